@@ -1,0 +1,126 @@
+# Every target of ax. `make help` lists them. All scripts and tests run on the Node that npm installed here, not on the system's.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+SIM_SEEDS ?= 20000
+FUZZ_RUNS ?= 200000
+TEST_TIMEOUT_MS ?= 1200000
+
+root := $(CURDIR)
+NODE := $(root)/node_modules/node/bin/node
+STAMP := node_modules/.ax-installed
+# The system's node, even when make was started by npm with node_modules/.bin on its PATH.
+own_path := $(shell printf %s "$$PATH" | tr : '\n' | grep -v '/node_modules/' | paste -sd: -)
+TSC := $(NODE) node_modules/typescript/bin/tsc
+OXLINT := $(NODE) node_modules/oxlint/bin/oxlint
+OXFMT := $(NODE) node_modules/oxfmt/bin/oxfmt
+KNIP := $(NODE) node_modules/knip/bin/knip.js
+ESBUILD := node_modules/esbuild/bin/esbuild
+NODE_TEST := $(NODE) --test --test-concurrency=2 --test-timeout=$(TEST_TIMEOUT_MS) --test-reporter=./test/reporter.ts
+SOURCES := $(shell find protocol daemon cli -name '*.ts' 2>/dev/null)
+
+.PHONY: help install-deps build demo check typecheck lint format-check knip test test-unit test-e2e sim fuzz format install uninstall clean
+
+help: ## Lists the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+
+install-deps: $(STAMP) ## Installs the npm packages, with a Node 24 of their own (only when package-lock.json changed)
+
+$(STAMP): package-lock.json
+	@command -v npm >/dev/null || { echo 'npm is needed (any Node from 18 on brings it; on Debian: apt-get install npm).' >&2; exit 1; }
+	@echo 'Installing the npm packages ...'
+	@PATH='$(own_path)' npm ci --no-progress --loglevel=error --no-audit --no-fund </dev/null
+	@$(NODE) --version >/dev/null 2>&1 || PATH='$(own_path)' npm rebuild node --ignore-scripts=false --loglevel=error </dev/null
+	@$(NODE) --version >/dev/null || { echo 'The npm package "node" did not install its binary.' >&2; exit 1; }
+	@touch $(STAMP)
+
+build: dist/ax.cjs dist/daemon.mjs ## Bundles cli/ into dist/ax.cjs and daemon/ into dist/daemon.mjs
+
+dist/ax.cjs: $(STAMP) $(SOURCES) package.json Makefile
+	@$(ESBUILD) cli/main.ts --bundle --platform=node --target=node22 --format=cjs --outfile=$@ --log-level=warning --legal-comments=eof \
+	  --banner:js='const __moduleUrl = require("node:url").pathToFileURL(__filename).href;' \
+	  --define:import.meta.url=__moduleUrl --define:import.meta.dirname=__dirname --define:import.meta.filename=__filename
+	@! grep -nE '^ *// node_modules/(@?libp2p|@chainsafe|lmdb|tweetnacl|pino)/|require\("(libp2p|lmdb|tweetnacl|pino)' $@ \
+	  || { rm -f $@; echo 'dist/ax.cjs holds a library that the CLI must not load.' >&2; exit 1; }
+
+dist/daemon.mjs: $(STAMP) $(SOURCES) package.json Makefile
+	@$(ESBUILD) daemon/main.ts --bundle --platform=node --target=node22 --format=esm --packages=external --outfile=$@ --log-level=warning
+
+demo: install-deps build ## Shows one message on its way between two hosts, for real, in a temporary folder
+	@$(NODE) test/demo/demo.ts
+
+check: typecheck lint format-check knip ## Types, lint, format, unused code
+
+typecheck: $(STAMP)
+	@$(TSC) -p .
+
+lint: $(STAMP)
+	@$(OXLINT) --deny-warnings
+
+format-check: $(STAMP)
+	@said=$$($(OXFMT) --check . 2>&1) || { printf '%s\n' "$$said" 'Run: make format' >&2; exit 1; }
+
+knip: $(STAMP)
+	@$(KNIP) --no-progress --no-config-hints
+
+test: install-deps build check ## Everything that CI runs: build, checks, all tests; one file: make test-unit FILES=test/x.test.ts
+	@$(NODE_TEST) 'test/**/*.test.ts'
+
+FILES ?= 'test/*.test.ts' 'test/{protocol,daemon,cli,contract}/**/*.test.ts'
+test-unit: install-deps ## Unit and contract tests only; FILES=... runs these files
+	@$(NODE_TEST) $(FILES)
+
+test-e2e: install-deps build ## Tests with real processes only
+	@$(NODE_TEST) 'test/e2e/**/*.test.ts'
+
+sim: install-deps ## Simulates SIM_SEEDS=20000 worlds; SEED=77 replays one
+	@SIM_SEEDS='$(SIM_SEEDS)' SEED='$(SEED)' $(NODE) test/sim/run.ts
+
+fuzz: install-deps ## Feeds FUZZ_RUNS=200000 broken inputs to every parser of foreign bytes
+	@FUZZ_RUNS='$(FUZZ_RUNS)' $(NODE_TEST) 'test/fuzz/**/*.test.ts'
+
+format: install-deps ## Formats the sources
+	@$(OXFMT) .
+	@$(OXLINT) --fix >/dev/null || true
+
+lib := $(DESTDIR)$(PREFIX)/lib/ax
+launcher := $(DESTDIR)$(PREFIX)/bin/ax
+is_ours = { [ ! -e '$(lib)' ] || grep -qs '"name": "ax-agent-exchange"' '$(lib)/package.json'; } && { [ ! -e '$(launcher)' ] || grep -qs ax-agent-exchange '$(launcher)'; } \
+  || { echo 'Not touched: $(lib) or $(launcher) is not an installation of ax.' >&2; exit 1; }
+
+install: install-deps build ## Installs ax under PREFIX=/usr/local (DESTDIR honoured), with a Node of its own where the system's is too old
+	@case '$(PREFIX)' in /*) ;; *) echo 'PREFIX must be an absolute path.' >&2; exit 1;; esac
+	@$(is_ours)
+	@set -eu; umask 022; export PATH='$(own_path)'; \
+	mkdir -p '$(DESTDIR)$(PREFIX)/lib' '$(DESTDIR)$(PREFIX)/bin'; \
+	stage=$$(mktemp -d '$(lib).new.XXXXXX'); trap 'rm -rf "$$stage"' EXIT; chmod 755 "$$stage"; \
+	cp package.json package-lock.json .npmrc "$$stage"; cp -R bin dist "$$stage"; \
+	if [ -d skills ]; then cp -R skills "$$stage"; fi; \
+	(cd "$$stage" && npm ci --omit=dev --ignore-scripts --no-progress --loglevel=error --no-audit --no-fund </dev/null >/dev/null); \
+	rm -f "$$stage/package-lock.json" "$$stage/.npmrc"; \
+	system=$$(command -v node || true); \
+	if [ -z "$$system" ] || ! "$$system" -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 22 || (a === 22 && b >= 12) ? 0 : 1)'; then \
+	  system=''; mkdir -p "$$stage/node/bin"; cp '$(NODE)' "$$stage/node/bin/node"; \
+	fi; \
+	{ echo '#!/bin/sh'; \
+	  echo '# Starts ax-agent-exchange with the Node it was installed for.'; \
+	  echo "lib='$(PREFIX)/lib/ax'"; \
+	  echo '[ -x "$$lib/node/bin/node" ] && exec "$$lib/node/bin/node" "$$lib/dist/ax.cjs" "$$@"'; \
+	  if [ -n "$$system" ]; then echo "[ -x '$$system' ] && exec '$$system' \"\$$lib/bin/ax\" \"\$$@\""; fi; \
+	  echo 'command -v node >/dev/null && exec node "$$lib/bin/ax" "$$@"'; \
+	  echo 'echo "ax: no Node found; ax needs Node 22.12 or newer, install one or run make install again." >&2'; \
+	  echo 'exit 1'; } >"$$stage/launcher"; \
+	chmod 755 "$$stage/launcher"; mv "$$stage/launcher" '$(launcher).new'; \
+	rm -rf '$(lib).old'; if [ -e '$(lib)' ]; then mv '$(lib)' '$(lib).old'; fi; \
+	mv "$$stage" '$(lib)'; mv '$(launcher).new' '$(launcher)'; rm -rf '$(lib).old'; \
+	if [ -n "$$system" ]; then echo "Installed $(launcher), on $$system."; else echo 'Installed $(launcher), with its own Node 24.'; fi
+
+uninstall: ## Removes what `make install` put there, and nothing else
+	@$(is_ours)
+	@rm -rf '$(lib)'; rm -f '$(launcher)'; echo 'Removed $(lib) and $(launcher).'
+
+clean: ## Removes what was built and installed here
+	@rm -rf dist coverage node_modules
