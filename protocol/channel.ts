@@ -1,0 +1,42 @@
+/**
+ * What stands in front of each payload on a stream between two hosts: is it a request or an answer, and to which.
+ *
+ * Owns five bytes: kind (1 request, 2 answer), then the request's number, big-endian. The opener of a stream asks on it
+ * and counts its requests from 1; the other side only answers, in any order. A request with no payload is the link's own
+ * keep-alive and is answered with no payload. Frozen with the hello protocol: both channels use it.
+ */
+import { AxError } from './errors.ts';
+import { MAX_FRAME_BYTES } from './limits.ts';
+
+export const CHANNEL_HEADER_BYTES = 5;
+/** Largest frame on a stream, bytes: a payload of MAX_FRAME_BYTES and this header. */
+export const MAX_CHANNEL_FRAME_BYTES = MAX_FRAME_BYTES + CHANNEL_HEADER_BYTES;
+/** Largest request number; a stream that has used it up is replaced by a new one. */
+export const MAX_REQUEST_NUMBER = 0xffffffff;
+
+export type ChannelKind = 'request' | 'answer';
+
+export interface ChannelFrame {
+  readonly kind: ChannelKind;
+  readonly number: number;
+  /** A view on the frame's bytes, up to MAX_FRAME_BYTES; may be empty. */
+  readonly payload: Uint8Array;
+}
+
+/** The header for one payload. */
+export function channelHeader(kind: ChannelKind, number: number): Uint8Array {
+  const header = new Uint8Array(CHANNEL_HEADER_BYTES);
+  header[0] = kind === 'request' ? 1 : 2;
+  new DataView(header.buffer).setUint32(1, number);
+  return header;
+}
+
+/** Takes a frame of the kind this side of the stream may receive apart; AxError `protocol_violation` for anything else. */
+export function parseChannelFrame(frame: Uint8Array, expected: ChannelKind): ChannelFrame {
+  if (frame.length < CHANNEL_HEADER_BYTES) throw new AxError('protocol_violation', 'a frame too short for its header');
+  const kind = frame[0] === 1 ? 'request' : frame[0] === 2 ? 'answer' : undefined;
+  if (kind !== expected) throw new AxError('protocol_violation', `a frame that is no ${expected}`);
+  const number = new DataView(frame.buffer, frame.byteOffset, frame.byteLength).getUint32(1);
+  if (number === 0) throw new AxError('protocol_violation', 'requests are counted from 1');
+  return { kind, number, payload: frame.subarray(CHANNEL_HEADER_BYTES) };
+}

@@ -1,0 +1,250 @@
+/**
+ * The requests on the control socket and the shape of every answer: the contract between the CLI and its daemon.
+ *
+ * Owns method names, request and response frames and the field names of results, which are the JSON the CLI prints (times
+ * become RFC 3339 there). A request carries the control protocol's version; `daemon.hello` and `daemon.stop` are frozen, so that any CLI can
+ * greet and stop any daemon. Times are wall-clock ms; spans end in `_ms`.
+ */
+import type { HarnessName } from './address.ts';
+import type { ErrorBody } from './errors.ts';
+import type { MessageKind, ReceiverState, SenderState } from './states.ts';
+
+export const METHODS = [
+  'daemon.hello',
+  'daemon.stop',
+  'daemon.status',
+  'host.id',
+  'host.invite',
+  'host.join',
+  'host.add',
+  'host.list',
+  'host.show',
+  'host.rename',
+  'host.remove',
+  'host.ping',
+  'agent.setup',
+  'agent.list',
+  'agent.rename',
+  'agent.remove',
+  'agent.sessions',
+  'message.send',
+  'message.reply',
+  'message.list',
+  'message.show',
+  'message.fetch',
+  'message.confirm',
+  'message.wait',
+  'admin.status',
+  'admin.message_status',
+  'admin.cancel',
+  'admin.events',
+] as const;
+export type Method = (typeof METHODS)[number];
+
+/** Caller-reported provenance, stored with what it makes; never sent to a peer, never an input to a decision. */
+export interface Origin {
+  readonly harness: string | null;
+  readonly harness_version: string | null;
+  readonly session_id: string | null;
+  readonly workspace: string | null;
+  readonly integration: string;
+}
+
+/** What a harness's shell exports about its session; proved by the daemon before it counts. */
+export interface SessionEnvironment {
+  readonly harness: HarnessName;
+  readonly session_id: string;
+  readonly pid: number;
+  readonly socket: string;
+  readonly config_dir: string | null;
+}
+
+export interface ControlRequest {
+  readonly v: number;
+  readonly id: number;
+  readonly method: string;
+  readonly params: Record<string, unknown>;
+  readonly origin: Origin;
+  /** Present when the caller runs inside a harness's shell. */
+  readonly session: SessionEnvironment | null;
+}
+
+export type ControlResponse =
+  | { readonly v: number; readonly id: number; readonly ok: true; readonly result: Record<string, unknown> }
+  | { readonly v: number; readonly id: number; readonly ok: false; readonly error: ErrorBody };
+
+export interface DaemonStatus {
+  readonly running: boolean;
+  readonly pid: number;
+  readonly version: string;
+  readonly protocol: number;
+  readonly host_id: string;
+  readonly name: string;
+  readonly uptime_ms: number;
+  readonly listen: readonly string[];
+  readonly control: string;
+  readonly warnings: readonly string[];
+}
+
+export interface HostRow {
+  readonly host_id: string;
+  readonly name: string;
+  readonly addresses: readonly string[];
+  readonly grants: readonly string[];
+  /** `up`, `down`, `update_required`, `wrong_peer`, `untrusted` (the other side does not know this host). */
+  readonly state: string;
+  readonly last_seen_at: number | null;
+  readonly rtt_ms: number | null;
+  readonly version: string | null;
+}
+
+export interface AttachmentRow {
+  readonly session_id: string;
+  /** `live` or `ended`. */
+  readonly state: string;
+  readonly attached_at: number;
+}
+
+export interface AgentRow {
+  readonly name: string;
+  readonly harness: string;
+  readonly workspace: string;
+  readonly attachments: readonly AttachmentRow[];
+  readonly waiting: number;
+  readonly quiet_until: number | null;
+}
+
+export interface WaitingRow {
+  readonly message_id: string;
+  readonly kind: MessageKind;
+  readonly bytes: number;
+}
+
+export interface SessionRow {
+  readonly harness: string;
+  readonly session_id: string;
+  readonly workspace: string;
+  readonly status: string;
+  readonly agent: string | null;
+  readonly reachable: boolean;
+  readonly reason: string | null;
+  readonly version: string;
+  readonly started_at: number;
+}
+
+export interface SessionHost {
+  readonly host: string;
+  readonly host_id: string;
+  readonly state: 'ok' | 'unavailable' | 'unsupported' | 'update_required';
+  readonly error: ErrorBody | null;
+  readonly sessions: readonly SessionRow[];
+}
+
+export interface QueuedMessage {
+  readonly message_id: string;
+  readonly destination: {
+    readonly host_id: string;
+    readonly host: string;
+    readonly harness: string;
+    readonly workspace: string;
+    readonly session_id: string | null;
+  };
+  readonly kind: MessageKind;
+  readonly state: SenderState | ReceiverState;
+  readonly stored_as: MessageKind | null;
+  readonly live_session: boolean | null;
+  readonly from: { readonly host: string; readonly agent: string | null };
+  readonly replayed: boolean;
+  /** Words for people that belong with this answer. */
+  readonly notes: readonly string[];
+}
+
+export interface MessageRow {
+  readonly message_id: string;
+  readonly kind: MessageKind;
+  readonly state: string;
+  readonly harness: string;
+  readonly workspace: string;
+  readonly from: string;
+  readonly to: string;
+  readonly subject: string | null;
+  readonly bytes: number;
+  readonly received_at: number | null;
+  readonly handed_out_at: number | null;
+  readonly fetched_at: number | null;
+}
+
+export interface FetchedMessage {
+  readonly message_id: string;
+  readonly hand_out: string;
+  readonly from: string;
+  readonly from_host: string;
+  readonly can_reply: boolean;
+  readonly subject: string | null;
+  readonly sent_at: number;
+  readonly body: Uint8Array;
+  readonly bytes: number;
+  readonly sha256: string;
+  readonly first_fetched_at: number | null;
+  readonly refetch: boolean;
+  /** `session`: this fetch counts as pickup once confirmed. `owner`: it changes nothing. */
+  readonly by: 'session' | 'owner';
+  readonly workspace: string;
+  readonly waiting: readonly WaitingRow[];
+}
+
+export interface HistoryRow {
+  readonly seq: number;
+  readonly at: number;
+  readonly state: string;
+  readonly detail: string | null;
+}
+
+export interface MessageStatus {
+  readonly message_id: string;
+  readonly side: 'sender' | 'receiver' | 'local';
+  readonly state: string;
+  readonly uncertain: boolean;
+  readonly cancel_requested: boolean;
+  readonly receiver_state: string | null;
+  readonly receiver_at: number | null;
+  readonly receiver_notice: string | null;
+  readonly handed_out_at: number | null;
+  readonly fetched_at: number | null;
+  readonly stored_as: MessageKind | null;
+  readonly live_session: boolean | null;
+  readonly cause: { readonly code: string; readonly message: string; readonly at: number } | null;
+  readonly destination: {
+    readonly host_id: string;
+    readonly host: string;
+    readonly harness: string;
+    readonly workspace: string;
+    readonly session_id: string | null;
+  };
+  readonly from: string;
+  readonly subject: string | null;
+  readonly bytes: number;
+  readonly remaining_ms: number | null;
+  readonly history: readonly HistoryRow[];
+}
+
+export interface AdminStatus {
+  readonly daemon: DaemonStatus;
+  readonly hosts: readonly HostRow[];
+  readonly outbox: { readonly queued: number; readonly forwarding: number; readonly deferred: number; readonly uncertain: number };
+  readonly inbox: { readonly awaiting_setup: number; readonly available: number; readonly handed_out: number };
+  readonly notices: Record<string, number>;
+  readonly store: { readonly path: string; readonly bytes: number; readonly free_bytes: number; readonly entries: number };
+  readonly attention: readonly { readonly what: string; readonly since: number | null; readonly fix: string }[];
+}
+
+export interface EventRow {
+  readonly seq: number;
+  readonly at: number;
+  readonly type: string;
+  readonly message_id: string | null;
+  readonly host_id: string | null;
+  readonly subject: string | null;
+  readonly state: string | null;
+  readonly detail: string | null;
+}

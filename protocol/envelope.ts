@@ -1,0 +1,198 @@
+/**
+ * The envelope: the signed, immutable wrapper of one message for one destination.
+ *
+ * Owns making, signing, reading and opening it. Routing (hosts, harness, workspace, session hint, times) is clear; subject,
+ * reply address and body are sealed. The signed header names the digests of the sealed pieces, so pieces travel apart.
+ * Identity of a message: (sender host id, message id) with the SHA-256 of the payload. Order of opening: length, version,
+ * signature by the link's peer, decode, shape, policy.
+ */
+import { AxError } from './errors.ts';
+import { HARNESSES } from './address.ts';
+import type { Destination, ReplyAddress } from './address.ts';
+import { asFields, asList, bytes, decode, encode, oneOf, optionalText, optionalWhole, text, violation, whole } from './codec.ts';
+import { requireSignature, sha256, signOne } from './hashtree.ts';
+import type { Signed } from './hashtree.ts';
+import { parseHostId } from './identity.ts';
+import type { HostKey } from './identity.ts';
+import { isMessageId, parseLabel, parseName, parseSessionId } from './ids.ts';
+import type { HostId, MessageId } from './ids.ts';
+import { MAX_BODY_BYTES, MAX_PATH_BYTES, MAX_PIECES, MAX_RETENTION_MS, MAX_SUBJECT_BYTES } from './limits.ts';
+import { parseWorkspace } from './paths.ts';
+import {
+  openHeaders,
+  openPiece,
+  SEAL_OVERHEAD,
+  SEAL_RANDOM_BYTES,
+  sealHeaders,
+  sealPiece,
+  unwrapKey,
+  WRAP_BYTES,
+  wrapKey,
+} from './seal.ts';
+import type { SealKeys, SealPlace } from './seal.ts';
+import { MESSAGE_KINDS } from './states.ts';
+import type { MessageKind } from './states.ts';
+
+export { SEAL_RANDOM_BYTES };
+
+const ENVELOPE_VERSION = 1;
+const DIGEST_BYTES = 32;
+const MAX_HEADER_BYTES = 8192;
+
+/** What only the reader sees. */
+export interface Headers {
+  readonly subject?: string;
+  /** The agent that sent it and takes replies; absent for an owner's send. */
+  readonly from?: ReplyAddress;
+  /** The message this one answers. */
+  readonly replyTo?: MessageId;
+}
+
+export interface Envelope {
+  readonly id: MessageId;
+  readonly kind: MessageKind;
+  readonly from: HostId;
+  readonly to: Destination;
+  /** The sender's wall time, ms; for people. */
+  readonly sentAt: number;
+  /** How long the receiver keeps it from acceptance, ms of running time. */
+  readonly retentionMs?: number;
+  readonly wrap: Uint8Array;
+  readonly headers: Uint8Array;
+  /** Size of the body before sealing, bytes. */
+  readonly bytes: number;
+  readonly pieces: readonly Uint8Array[];
+}
+
+export interface Draft {
+  readonly id: MessageId;
+  readonly kind: MessageKind;
+  readonly to: Destination;
+  readonly sentAt: number;
+  readonly retentionMs?: number;
+  readonly headers: Headers;
+  readonly body: Uint8Array;
+}
+
+/** A sealed and signed message ready for the outbox. */
+export interface SealedMessage {
+  readonly signed: Signed;
+  readonly envelope: Envelope;
+  /** SHA-256 of the signed payload. */
+  readonly digest: Uint8Array;
+  readonly pieces: readonly Uint8Array[];
+}
+
+function placeOf(envelope: Pick<Envelope, 'id' | 'from'> & { readonly to: { readonly host: HostId } }): SealPlace {
+  return { id: envelope.id, from: envelope.from, to: envelope.to.host, count: MAX_PIECES };
+}
+
+/** Seals and signs a draft. `random` holds SEAL_RANDOM_BYTES. Body and headers are already within their limits. */
+export function sealMessage(key: HostKey, keys: SealKeys, draft: Draft, random: Uint8Array): SealedMessage {
+  const place = placeOf({ id: draft.id, from: key.hostId, to: draft.to });
+  const { contentKey, wrap } = wrapKey(keys.with(draft.to.host), random);
+  const headers = sealHeaders(
+    contentKey,
+    place,
+    encode({ subject: draft.headers.subject, from: draft.headers.from, reply_to: draft.headers.replyTo }),
+  );
+  const pieces = [sealPiece(contentKey, place, 0, draft.body)];
+  const payload = encode({
+    v: ENVELOPE_VERSION,
+    id: draft.id,
+    kind: draft.kind,
+    from: key.hostId,
+    to: { host: draft.to.host, harness: draft.to.harness, workspace: draft.to.workspace, session: draft.to.session },
+    sent_at: draft.sentAt,
+    retention_ms: draft.retentionMs,
+    wrap,
+    headers,
+    bytes: draft.body.length,
+    pieces: pieces.map((piece) => sha256(piece)),
+  });
+  const signed = signOne(key, 'ax/1 envelope', payload);
+  return { signed, envelope: readEnvelope(payload), digest: sha256(payload), pieces };
+}
+
+/** Reads an envelope's payload: AxError `protocol_violation` or `invalid_argument` for anything out of shape. Verifies nothing. */
+export function readEnvelope(payload: Uint8Array): Envelope {
+  const fields = asFields(decode(payload), 'an envelope');
+  if (whole(fields, 'v') !== ENVELOPE_VERSION) throw new AxError('update_required', 'the envelope is of a version this host does not know');
+  const id = text(fields, 'id', 26);
+  if (!isMessageId(id)) throw violation('"id" is not a message id');
+  const to = asFields(fields['to'], '"to"');
+  const session = optionalText(to, 'session', 64);
+  const retentionMs = optionalWhole(fields, 'retention_ms', 1, MAX_RETENTION_MS);
+  const pieces = asList(fields['pieces'], '"pieces"', MAX_PIECES);
+  return {
+    id,
+    kind: oneOf(fields, 'kind', MESSAGE_KINDS),
+    from: parseHostId(text(fields, 'from', 64)),
+    to: {
+      host: parseHostId(text(to, 'host', 64)),
+      harness: oneOf(to, 'harness', HARNESSES),
+      workspace: parseWorkspace(text(to, 'workspace', MAX_PATH_BYTES)),
+      ...(session === undefined ? {} : { session: parseSessionId(session) }),
+    },
+    sentAt: whole(fields, 'sent_at'),
+    ...(retentionMs === undefined ? {} : { retentionMs }),
+    wrap: bytes(fields, 'wrap', WRAP_BYTES, WRAP_BYTES),
+    headers: bytes(fields, 'headers', MAX_HEADER_BYTES, SEAL_OVERHEAD),
+    bytes: whole(fields, 'bytes', 1, MAX_BODY_BYTES),
+    pieces: pieces.map((digest) => {
+      if (!(digest instanceof Uint8Array) || digest.length !== DIGEST_BYTES) throw violation('a piece digest has 32 bytes');
+      return digest;
+    }),
+  };
+}
+
+/**
+ * Takes a signed envelope that `peer` handed over on its own connection, for this host. AxError `bad_signature`,
+ * `wrong_peer` (signed for or by another host), `protocol_violation`.
+ */
+export function acceptEnvelope(peer: HostId, self: HostId, signed: Signed, pieces: readonly Uint8Array[]): Envelope {
+  requireSignature(peer, 'ax/1 envelope', signed);
+  const envelope = readEnvelope(signed.payload);
+  if (envelope.from !== peer) throw new AxError('wrong_peer', 'an envelope is taken only from the host that signed it');
+  if (envelope.to.host !== self) throw new AxError('wrong_peer', 'the envelope is signed for another host');
+  if (envelope.pieces.length !== MAX_PIECES || pieces.length !== MAX_PIECES) throw violation(`a message has ${MAX_PIECES} piece`);
+  for (const [index, piece] of pieces.entries()) {
+    if (piece.length !== envelope.bytes + SEAL_OVERHEAD) throw violation(`piece ${index} has another size than the envelope says`);
+    if (Buffer.compare(sha256(piece), envelope.pieces[index]!) !== 0)
+      throw violation(`piece ${index} has another digest than the envelope says`);
+  }
+  return envelope;
+}
+
+/** The reader's headers, opened by either of the two hosts. Foreign text in them is checked like any label. */
+export function openEnvelopeHeaders(keys: SealKeys, self: HostId, envelope: Envelope): Headers {
+  const other = envelope.from === self ? envelope.to.host : envelope.from;
+  const contentKey = unwrapKey(keys.with(other), envelope.wrap);
+  const fields = asFields(decode(openHeaders(contentKey, placeOf(envelope), envelope.headers)), 'headers');
+  const subject = optionalText(fields, 'subject', MAX_SUBJECT_BYTES);
+  const replyTo = optionalText(fields, 'reply_to', 26);
+  if (replyTo !== undefined && !isMessageId(replyTo)) throw violation('"reply_to" is not a message id');
+  const from = fields['from'] === undefined || fields['from'] === null ? undefined : asFields(fields['from'], '"from"');
+  return {
+    ...(subject === undefined ? {} : { subject: parseLabel(subject, 'a subject', MAX_SUBJECT_BYTES) }),
+    ...(replyTo === undefined ? {} : { replyTo }),
+    ...(from === undefined
+      ? {}
+      : {
+          from: {
+            name: parseName(text(from, 'name', 64), 'an agent name'),
+            harness: oneOf(from, 'harness', HARNESSES),
+            workspace: parseWorkspace(text(from, 'workspace', MAX_PATH_BYTES)),
+          },
+        }),
+  };
+}
+
+/** The body, opened by either of the two hosts. */
+export function openEnvelopeBody(keys: SealKeys, self: HostId, envelope: Envelope, pieces: readonly Uint8Array[]): Uint8Array {
+  const other = envelope.from === self ? envelope.to.host : envelope.from;
+  const contentKey = unwrapKey(keys.with(other), envelope.wrap);
+  const piece = pieces[0];
+  if (piece === undefined || pieces.length !== MAX_PIECES) throw violation(`a message has ${MAX_PIECES} piece`);
+  return openPiece(contentKey, placeOf(envelope), 0, piece);
+}

@@ -1,0 +1,83 @@
+/**
+ * Every number that bounds something, in one place, each with its unit and its reason.
+ *
+ * Owns sizes, times and counts that more than one part must agree on. A limit that is hit answers its caller with a code
+ * and this number; none is only logged.
+ */
+
+const KIB = 1024;
+const MIB = 1024 * KIB;
+const SECOND = 1000;
+const MINUTE = 60 * SECOND;
+const HOUR = 60 * MINUTE;
+const DAY = 24 * HOUR;
+
+/** Largest body of a message, bytes. Also the largest piece that is sealed, sent and stored as one unit. */
+export const MAX_BODY_BYTES = 1 * MIB;
+/** Largest request or answer on the peer wire and on the control socket, bytes: one piece and room for what describes it. */
+export const MAX_FRAME_BYTES = 1 * MIB + 64 * KIB;
+/** Largest signed payload (envelope, receipt, cancel), bytes. */
+export const MAX_SIGNED_BYTES = 32 * KIB;
+/** Pieces of one message in this protocol version: the body. */
+export const MAX_PIECES = 1;
+/** Strings that end up in records: names, versions, session labels; bytes of UTF-8. */
+export const MAX_LABEL_BYTES = 256;
+/** Subject line, bytes of UTF-8. */
+export const MAX_SUBJECT_BYTES = 200;
+/** A workspace path, bytes of UTF-8 (PATH_MAX on Linux). */
+export const MAX_PATH_BYTES = 4096;
+/** Names of hosts and agents, characters. */
+export const MAX_NAME_CHARS = 64;
+
+/** How long a sender keeps trying to hand a message to the receiver's daemon, running time, ms. */
+export const DEFAULT_DEADLINE_MS = 72 * HOUR;
+export const MAX_DEADLINE_MS = 14 * DAY;
+/** How long a receiver keeps an accepted message, running time from acceptance, ms. */
+export const DEFAULT_RETENTION_MS = 7 * DAY;
+export const MAX_RETENTION_MS = 30 * DAY;
+/** Metadata of settled messages, events and seen ids live on this long, running time, ms; longer than any deadline. */
+export const METADATA_RETENTION_MS = 30 * DAY;
+
+/** An invite's life when no --ttl is given, and the longest one, ms. */
+export const DEFAULT_INVITE_TTL_MS = 15 * MINUTE;
+export const MAX_INVITE_TTL_MS = 1 * DAY;
+
+/** First and longest pause between forwarding attempts to one host, ms. */
+export const RETRY_FIRST_MS = 1 * SECOND;
+export const RETRY_CAP_MS = 5 * MINUTE;
+/** How long one request to a peer may take before its outcome is unknown, ms. */
+export const REQUEST_TIMEOUT_MS = 20 * SECOND;
+/** Asking a peer for its sessions inside another command, ms. */
+export const SESSIONS_TIMEOUT_MS = 3 * SECOND;
+/** A session list younger than this answers `--session` without asking again, ms. */
+export const SESSIONS_CACHE_MS = 60 * SECOND;
+/** How often a connected peer is greeted again: keeps last_seen and the round trip fresh, ms. */
+export const HELLO_INTERVAL_MS = 60 * SECOND;
+/** Messages on their way to one peer at the same time. */
+export const FORWARD_WINDOW = 64;
+/** Requests one peer may have under way here at the same time. */
+export const MAX_REQUESTS_PER_PEER = 128;
+
+/** Unread messages one peer may have waiting here, and their bytes. */
+export const MAX_WAITING_PER_PEER = 10_000;
+export const MAX_WAITING_BYTES_PER_PEER = 1024 * MIB;
+/** Cancel tombstones kept for one peer. */
+export const MAX_TOMBSTONES_PER_PEER = 10_000;
+/** Free bytes under which nothing new is accepted or queued. */
+export const MIN_FREE_BYTES = 32 * MIB;
+
+/** Least time between two notices to one attachment, ms. */
+export const NOTICE_SPACING_MS = 2 * SECOND;
+/** First pause before a notice nobody acted on is sent again (only to an idle session), ms; doubles each time. */
+export const NOTICE_RESEND_MS = 2 * MINUTE;
+/** Attempts on one outstanding notice in all. */
+export const NOTICE_ATTEMPTS = 4;
+/** Notices per peer and workspace: a burst, then so many an hour. */
+export const NOTICE_BURST = 10;
+export const NOTICES_PER_HOUR = 30;
+
+/** A message listing: default and largest number of rows. */
+export const DEFAULT_LIST_ROWS = 50;
+export const MAX_LIST_ROWS = 500;
+/** How long one long poll on the control socket may wait, ms. */
+export const MAX_POLL_MS = 25 * SECOND;

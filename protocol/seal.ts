@@ -1,0 +1,117 @@
+/**
+ * Sealing: the body and the reader's headers are readable by the two hosts of a message and by nobody else.
+ *
+ * Owns the key agreement (X25519 keys mapped from the two Ed25519 host keys, tweetnacl's box.before, HKDF label), the
+ * wrapped fresh content key, and the AEAD of each piece (AES-256-GCM, nonce = index, additional data = message id, both
+ * hosts, index, count). Randomness is an argument; a content key is never used for two messages.
+ * Limit, stated in the threat model: the keys are static, so either host's key opens the pair's stored mail.
+ */
+import { createCipheriv, createDecipheriv, hkdfSync } from 'node:crypto';
+import { ed25519 } from '@noble/curves/ed25519.js';
+import nacl from 'tweetnacl';
+import { AxError } from './errors.ts';
+import { publicKeyOf } from './identity.ts';
+import type { HostKey } from './identity.ts';
+import type { HostId, MessageId } from './ids.ts';
+
+const KEY_BYTES = 32;
+const WRAP_NONCE_BYTES = 24;
+const TAG_BYTES = 16;
+/** Random bytes one sealing needs: the content key and the wrap's nonce. */
+export const SEAL_RANDOM_BYTES = KEY_BYTES + WRAP_NONCE_BYTES;
+/** Wrapped key as it travels: nonce, then the box. */
+export const WRAP_BYTES = WRAP_NONCE_BYTES + KEY_BYTES + nacl.box.overheadLength;
+/** What sealing adds to a piece, bytes. */
+export const SEAL_OVERHEAD = TAG_BYTES;
+/** Piece index that stands for the sealed headers. */
+const HEADER_INDEX = 0xffffffff;
+
+/** Binds a sealed piece to its place; all of it is authenticated, none of it secret. */
+export interface SealPlace {
+  readonly id: MessageId;
+  readonly from: HostId;
+  readonly to: HostId;
+  readonly count: number;
+}
+
+/** Keys shared with other hosts, kept per host: the agreement costs 0.4 ms, the wrap then almost nothing. */
+export class SealKeys {
+  readonly #secret: Uint8Array;
+  readonly #shared = new Map<HostId, Uint8Array>();
+
+  constructor(key: HostKey) {
+    this.#secret = ed25519.utils.toMontgomerySecret(key.seed);
+  }
+
+  /** The key that wraps content keys between this host and `other`. */
+  with(other: HostId): Uint8Array {
+    const known = this.#shared.get(other);
+    if (known !== undefined) return known;
+    const agreed = nacl.box.before(ed25519.utils.toMontgomery(publicKeyOf(other)), this.#secret);
+    const derived = new Uint8Array(hkdfSync('sha256', agreed, new Uint8Array(0), 'ax/1 seal wrap', KEY_BYTES));
+    this.#shared.set(other, derived);
+    return derived;
+  }
+}
+
+/** Wraps the content key for the pair. `random` holds SEAL_RANDOM_BYTES: content key, then nonce. */
+export function wrapKey(pair: Uint8Array, random: Uint8Array): { readonly contentKey: Uint8Array; readonly wrap: Uint8Array } {
+  if (random.length !== SEAL_RANDOM_BYTES) throw new RangeError(`sealing takes ${SEAL_RANDOM_BYTES} random bytes`);
+  const contentKey = random.slice(0, KEY_BYTES);
+  const nonce = random.slice(KEY_BYTES);
+  return { contentKey, wrap: new Uint8Array(Buffer.concat([nonce, nacl.box.after(contentKey, nonce, pair)])) };
+}
+
+/** The content key out of its wrap; AxError `bad_signature` when it was not wrapped for this pair. */
+export function unwrapKey(pair: Uint8Array, wrap: Uint8Array): Uint8Array {
+  const opened =
+    wrap.length === WRAP_BYTES ? nacl.box.open.after(wrap.slice(WRAP_NONCE_BYTES), wrap.slice(0, WRAP_NONCE_BYTES), pair) : null;
+  if (opened === null || opened.length !== KEY_BYTES)
+    throw new AxError('bad_signature', 'the content key was not wrapped for this pair of hosts');
+  return opened;
+}
+
+export function sealHeaders(contentKey: Uint8Array, place: SealPlace, plain: Uint8Array): Uint8Array {
+  return seal(contentKey, place, HEADER_INDEX, plain);
+}
+
+export function openHeaders(contentKey: Uint8Array, place: SealPlace, sealed: Uint8Array): Uint8Array {
+  return open(contentKey, place, HEADER_INDEX, sealed);
+}
+
+/** Seals piece `index` of `place.count`. */
+export function sealPiece(contentKey: Uint8Array, place: SealPlace, index: number, plain: Uint8Array): Uint8Array {
+  return seal(contentKey, place, index, plain);
+}
+
+/** Opens piece `index`; AxError `bad_signature` when a byte or its place was changed. */
+export function openPiece(contentKey: Uint8Array, place: SealPlace, index: number, sealed: Uint8Array): Uint8Array {
+  return open(contentKey, place, index, sealed);
+}
+
+function nonceOf(index: number): Uint8Array {
+  const nonce = Buffer.alloc(12);
+  nonce.writeUInt32BE(index, 8);
+  return nonce;
+}
+
+function placeBytes(place: SealPlace, index: number): Buffer {
+  return Buffer.from(`ax/1 piece\0${place.id}\0${place.from}\0${place.to}\0${index}\0${place.count}`, 'ascii');
+}
+
+function seal(contentKey: Uint8Array, place: SealPlace, index: number, plain: Uint8Array): Uint8Array {
+  const cipher = createCipheriv('aes-256-gcm', contentKey, nonceOf(index));
+  cipher.setAAD(placeBytes(place, index));
+  return new Uint8Array(Buffer.concat([cipher.update(plain), cipher.final(), cipher.getAuthTag()]));
+}
+
+function open(contentKey: Uint8Array, place: SealPlace, index: number, sealed: Uint8Array): Uint8Array {
+  try {
+    const decipher = createDecipheriv('aes-256-gcm', contentKey, nonceOf(index), { authTagLength: TAG_BYTES });
+    decipher.setAAD(placeBytes(place, index));
+    decipher.setAuthTag(sealed.subarray(sealed.length - TAG_BYTES));
+    return new Uint8Array(Buffer.concat([decipher.update(sealed.subarray(0, sealed.length - TAG_BYTES)), decipher.final()]));
+  } catch (error) {
+    throw new AxError('bad_signature', 'a sealed piece does not open: it was changed or belongs elsewhere', { cause: error });
+  }
+}
