@@ -1,0 +1,36 @@
+/**
+ * The real clock and the real source of chance: the only file of the daemon's core side that touches timers.
+ *
+ * Owns Date, performance.now, setTimeout and randomBytes for everybody else. Owns no policy and no state but pending timers.
+ * Invariant: a callback never runs before its delay has passed on the monotonic clock, however long the delay; a pending
+ * timer never keeps the process alive.
+ */
+import { randomBytes } from 'node:crypto';
+import type { Clock, Random } from './clock.ts';
+
+/** Node runs a timer with a longer delay after 1 ms instead. */
+const LONGEST_TIMER_MS = 2 ** 31 - 1;
+
+/** The machine's clocks. `after` throws RangeError for a delay that is not a number; a negative one counts as 0. */
+export const systemClock: Clock = {
+  now: () => Date.now(),
+  monotonic: () => performance.now(),
+  after(delayMs, run) {
+    if (Number.isNaN(delayMs)) throw new RangeError('a delay must be a number');
+    const due = performance.now() + Math.max(0, delayMs);
+    let timer: NodeJS.Timeout;
+    const arm = (): void => {
+      const restMs = Math.ceil(due - performance.now());
+      timer = setTimeout(fire, Math.min(Math.max(0, restMs), LONGEST_TIMER_MS)).unref();
+    };
+    // A timer may fire up to a millisecond early, and a long delay comes in several pieces: look again before running.
+    const fire = (): void => (performance.now() < due ? arm() : run());
+    arm();
+    return () => clearTimeout(timer);
+  },
+};
+
+/** The operating system's secure random bytes. */
+export const systemRandom: Random = {
+  bytes: (length) => new Uint8Array(randomBytes(length)),
+};

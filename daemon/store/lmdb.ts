@@ -1,0 +1,383 @@
+/**
+ * The real store: LMDB, one named database per table, one write transaction for all writes that wait at the same moment.
+ *
+ * Owns the order of writes, the group commit, the roll-back of a write that throws, and the translation of LMDB's failures.
+ * It does not own the meaning of any record, nor the lock that keeps other processes out (the caller holds it).
+ * Invariant: a promise of `write` settles only after the commit that holds it, and everything it read, is on disk; bytes that
+ * leave here are copies. `overlappingSync` is off, so `get` never shows what is not on disk.
+ */
+import { open, type Database, type RootDatabase } from 'lmdb';
+import { closeSync, constants as fsConstants, openSync, statfsSync, statSync, unlinkSync, writeSync } from 'node:fs';
+import { constants } from 'node:os';
+import { join } from 'node:path';
+import { AxError } from '../../protocol/errors.ts';
+import { finishStore, prepareStore } from './lmdb-file.ts';
+import {
+  encodeKey,
+  MAX_KEY_BYTES,
+  TABLES,
+  type RangeOptions,
+  type Store,
+  type StoreEntry,
+  type StoreStatus,
+  type StoreTransaction,
+  type Table,
+} from './store.ts';
+
+type Db = Database<Uint8Array, Uint8Array>;
+
+export interface LmdbOptions {
+  /** A `put` that would take the pages in use past this many bytes throws `store_full`; removing stays possible. Default: no limit. */
+  readonly sizeLimitBytes?: number;
+}
+
+/** A commit ends after this much, so that one flush stays short and LMDB's list of changed pages cannot run over. */
+const MAX_COMMIT_BYTES = 32 * 1024 * 1024;
+
+/**
+ * Opens or makes the store in `folder` (0700, files 0600). The caller holds the directory's lock. Throws AxError `store_corrupt`
+ * (a foreign or damaged file, named), `update_required` (made by a newer ax), both leaving everything untouched; `store_full`, `internal`.
+ */
+export async function openLmdbStore(folder: string, options: LmdbOptions = {}): Promise<Store> {
+  try {
+    const { isNew } = prepareStore(folder);
+    const store = new LmdbStore(folder, options.sizeLimitBytes ?? Infinity);
+    if (isNew) finishStore(folder);
+    return store;
+  } catch (error) {
+    throw storeError(error, `cannot open the store in ${folder}`);
+  }
+}
+
+/** One waiting write: `attempt` runs its callback inside the transaction, then exactly one of `settle` and `fail` ends it. */
+interface Job {
+  attempt(tx: StoreTransaction): void;
+  /** What the attempt ended with: nothing yet, its result, or what it threw (passed on as it is). */
+  outcome: { readonly value: unknown } | { readonly thrown: Error } | undefined;
+  settle(): void;
+  fail(error: AxError): void;
+}
+
+class LmdbStore implements Store {
+  readonly #folder: string;
+  readonly #sizeLimitBytes: number;
+  readonly #root: RootDatabase<Uint8Array, Uint8Array>;
+  readonly #tables: ReadonlyMap<Table, Db>;
+  #queue: Job[] = [];
+  #pumping: Promise<void> | undefined;
+  #state: 'open' | 'closing' | 'closed' = 'open';
+  /** Set by a failure that was not want of space: LMDB may then be unable to begin a transaction at all, and would never answer. */
+  #broken: AxError | undefined;
+  #commitBytes = 0;
+  #usedBytes = 0;
+
+  constructor(folder: string, sizeLimitBytes: number) {
+    this.#folder = folder;
+    this.#sizeLimitBytes = sizeLimitBytes;
+    // eventTurnBatching makes a promise per turn that nobody can catch; the queue below does its work.
+    const settings = {
+      path: folder,
+      noSubdir: false,
+      maxDbs: TABLES.length + 8,
+      pageSize: 8192,
+      overlappingSync: false,
+      eventTurnBatching: false,
+    };
+    const format = { encoding: 'binary', keyEncoding: 'binary' } as const;
+    this.#root = open<Uint8Array, Uint8Array>({ ...settings, ...format });
+    this.#tables = new Map(TABLES.map((name) => [name, this.#root.openDB<Uint8Array, Uint8Array>({ name, ...format })]));
+  }
+
+  get(table: Table, key: string): Uint8Array | undefined {
+    const bytes = this.#native(table, (db) => db.get(encodeKey(key)));
+    return bytes === undefined ? undefined : ownBytes(bytes);
+  }
+
+  range(table: Table, options: RangeOptions = {}): StoreEntry[] {
+    const bounds = boundsOf(options);
+    if (bounds === undefined) return [];
+    const entries: StoreEntry[] = [];
+    this.#native(table, (db) => {
+      for (const { key, value } of db.getRange(bounds)) entries.push({ key: decoder.decode(key), value: ownBytes(value) });
+    });
+    return entries;
+  }
+
+  count(table: Table, options: RangeOptions = {}): number {
+    const bounds = boundsOf({ ...options, reverse: false });
+    if (bounds === undefined) return 0;
+    let entries = 0;
+    this.#native(table, (db) => {
+      for (const _ of db.getKeys(bounds)) entries++;
+    });
+    return entries;
+  }
+
+  write<T>(decide: (tx: StoreTransaction) => T): Promise<T> {
+    if (this.#state !== 'open') return Promise.reject(closedError());
+    if (this.#broken !== undefined) return Promise.reject(this.#broken);
+    return new Promise<T>((resolve, reject) => {
+      const job: Job = {
+        outcome: undefined,
+        attempt(tx) {
+          try {
+            const value = decide(tx);
+            if (isThenable(value)) throw new TypeError('a store write is decided synchronously; its callback returned a promise');
+            job.outcome = { value };
+          } catch (thrown) {
+            job.outcome = { thrown: thrown as Error };
+            throw thrown;
+          }
+        },
+        settle: () =>
+          job.outcome !== undefined && 'thrown' in job.outcome ? reject(job.outcome.thrown) : resolve(job.outcome?.value as T),
+        fail: reject,
+      };
+      this.#queue.push(job);
+      this.#pumping ??= this.#pump();
+    });
+  }
+
+  status(): StoreStatus {
+    const file = statSync(join(this.#folder, 'data.mdb'));
+    const disk = statfsSync(this.#folder);
+    let entries = 0;
+    for (const table of TABLES) entries += this.#native(table, (db) => statOf(db).entryCount);
+    return { path: this.#folder, bytes: file.size, freeBytes: disk.bavail * disk.bsize, entries };
+  }
+
+  async close(): Promise<void> {
+    if (this.#state !== 'open') return;
+    this.#state = 'closing';
+    await this.#pumping;
+    this.#state = 'closed';
+    await this.#root.close();
+  }
+
+  /** One commit after the other: what arrives while one is being flushed goes into the next, together. */
+  async #pump(): Promise<void> {
+    while (this.#queue.length > 0) await this.#commit();
+    this.#pumping = undefined;
+  }
+
+  async #commit(): Promise<void> {
+    let batch: Job[] = [];
+    try {
+      await this.#root.transaction(() => {
+        batch = this.#runQueue();
+      });
+      for (const job of batch) job.settle();
+    } catch (error) {
+      const cause = await commitCause(error);
+      const failure = this.#panicError() ?? this.#explain(cause);
+      if (failure.code !== 'store_full') this.#broken = failure;
+      // A store that cannot commit for another reason, or not even begin, answers all that waits instead of letting it wait for ever.
+      const fallen = this.#broken === undefined && batch.length > 0 ? batch : [...batch, ...this.#queue.splice(0)];
+      for (const job of fallen) job.fail(failure);
+    }
+  }
+
+  /** Inside the transaction: runs what waits, each write in a transaction of its own that a throw undoes. Must not throw. */
+  #runQueue(): Job[] {
+    this.#commitBytes = 0;
+    this.#usedBytes = this.#sizeLimitBytes === Infinity ? 0 : this.#countUsedBytes();
+    let taken = 0;
+    while (taken < this.#queue.length && this.#commitBytes < MAX_COMMIT_BYTES) this.#runJob(this.#queue[taken++]!);
+    return this.#queue.splice(0, taken);
+  }
+
+  #runJob(job: Job): void {
+    const { tx, end } = this.#transaction();
+    try {
+      // Typed as a promise, but inside a transaction it runs and ends at once.
+      void this.#root.childTransaction(() => job.attempt(tx));
+    } catch (error) {
+      if (job.outcome === undefined || !('thrown' in job.outcome))
+        job.outcome = { thrown: storeError(error, `cannot write to the store in ${this.#folder}`) };
+    } finally {
+      end();
+    }
+  }
+
+  #transaction(): { tx: StoreTransaction; end: () => void } {
+    let live = true;
+    const check = (): void => {
+      if (!live) throw new Error('this store transaction has ended');
+    };
+    const tx: StoreTransaction = {
+      get: (table, key) => (check(), this.get(table, key)),
+      range: (table, options) => (check(), this.range(table, options)),
+      count: (table, options) => (check(), this.count(table, options)),
+      put: (table, key, value) => (check(), this.#put(table, key, value)),
+      remove: (table, key) => {
+        check();
+        this.#native(table, (db) => void db.remove(encodeKey(key)));
+      },
+    };
+    return { tx, end: () => void (live = false) };
+  }
+
+  #put(table: Table, key: string, value: Uint8Array): void {
+    const bytes = value.length + key.length;
+    if (this.#usedBytes + this.#commitBytes + bytes > this.#sizeLimitBytes) {
+      throw new AxError('store_full', `the store in ${this.#folder} is at its limit of ${this.#sizeLimitBytes} bytes`, {
+        details: { limit_bytes: this.#sizeLimitBytes },
+      });
+    }
+    this.#native(table, (db) => void db.put(encodeKey(key), value));
+    this.#commitBytes += bytes;
+  }
+
+  #native<T>(table: Table, call: (db: Db) => T): T {
+    if (this.#state === 'closed') throw closedError();
+    const db = this.#tables.get(table);
+    if (db === undefined) throw new TypeError(`there is no table ${table}`);
+    try {
+      return call(db);
+    } catch (error) {
+      if (error instanceof RangeError) throw error;
+      throw storeError(error, `cannot use the store in ${this.#folder}`);
+    }
+  }
+
+  #countUsedBytes(): number {
+    const stats = [...this.#tables.values()].map(statOf);
+    const { free, root, pageSize } = stats[0]!;
+    const pages = [free, root, ...stats].reduce(
+      (sum, tree) => sum + tree.treeBranchPageCount + tree.treeLeafPageCount + tree.overflowPages,
+      2,
+    );
+    return pages * pageSize;
+  }
+
+  /**
+   * A failed write of LMDB's meta page, even for want of space, makes the environment refuse every further transaction: a read
+   * says so at once, whereas the next write would never be answered.
+   */
+  #panicError(): AxError | undefined {
+    try {
+      this.#root.resetReadTxn();
+      this.#root.get(LOWEST);
+      return undefined;
+    } catch (error) {
+      return storeError(error, `the store in ${this.#folder} can no longer be used until the daemon is started again`);
+    }
+  }
+
+  /** Why a commit failed. LMDB turns a write that ended half-way into an I/O error, so the file system is asked for the reason. */
+  #explain(cause: unknown): AxError {
+    const error = storeError(cause, `cannot write to the store in ${this.#folder}`);
+    if (codeOf(cause) !== constants.errno.EIO) return error;
+    const reason = spaceError(this.#folder, Math.max(this.#commitBytes * 2, 64 * 1024));
+    return reason === undefined ? error : storeError(reason, `cannot write to the store in ${this.#folder}`);
+  }
+}
+
+/** lmdb rejects with a second promise as `commitError`; left alone that one would be an unhandled rejection and end the process. */
+async function commitCause(thrown: unknown): Promise<unknown> {
+  const inner = thrown instanceof Error && 'commitError' in thrown ? thrown.commitError : undefined;
+  if (!(inner instanceof Promise)) return thrown;
+  return inner.then(
+    () => thrown,
+    (cause: unknown) => cause,
+  );
+}
+
+/** Writes as far beyond the data file's end as the failed commit did, in a scratch file: returns what that fails with, if it does. */
+function spaceError(folder: string, bytes: number): unknown {
+  const scratch = join(folder, 'space.tmp');
+  try {
+    const start = statSync(join(folder, 'data.mdb')).size;
+    const fd = openSync(scratch, fsConstants.O_WRONLY | fsConstants.O_CREAT | fsConstants.O_TRUNC | fsConstants.O_NOFOLLOW, 0o600);
+    try {
+      const chunk = new Uint8Array(Math.min(bytes, 1024 * 1024));
+      for (let done = 0; done < bytes;) done += writeSync(fd, chunk, 0, Math.min(chunk.length, bytes - done), start + done);
+      return undefined;
+    } finally {
+      closeSync(fd);
+      unlinkSync(scratch);
+    }
+  } catch (error) {
+    return error;
+  }
+}
+
+const { EDQUOT, EFBIG, EIO, ENOSPC } = constants.errno;
+/** LMDB: page not found, corrupted, version mismatch, invalid. */
+const CORRUPT_CODES: ReadonlySet<number> = new Set([-30797, -30796, -30794, -30793]);
+/** Space on the device, quota, file size, and LMDB's own map. */
+const FULL_CODES: ReadonlySet<number> = new Set([ENOSPC, EDQUOT, EFBIG, -30792]);
+
+/** The positive errno or negative LMDB code of an error of lmdb or node:fs. */
+function codeOf(error: unknown): number | undefined {
+  if (!(error instanceof Error)) return undefined;
+  const { code, errno } = error as { code?: unknown; errno?: unknown };
+  if (typeof errno === 'number') return Math.abs(errno);
+  return typeof code === 'number' ? code : undefined;
+}
+
+function storeError(error: unknown, what: string): AxError {
+  if (error instanceof AxError) return error;
+  const code = codeOf(error) ?? 0;
+  const text = `${what}: ${error instanceof Error ? error.message : String(error)}`;
+  if (FULL_CODES.has(code)) return new AxError('store_full', `${what}: no space left`, { cause: error });
+  return new AxError(CORRUPT_CODES.has(code) ? 'store_corrupt' : 'internal', code === EIO ? `${text} (the disk failed)` : text, {
+    cause: error,
+  });
+}
+
+function closedError(): AxError {
+  return new AxError('shutting_down', 'the store is closed');
+}
+
+interface TreeStat {
+  readonly pageSize: number;
+  readonly entryCount: number;
+  readonly treeBranchPageCount: number;
+  readonly treeLeafPageCount: number;
+  readonly overflowPages: number;
+}
+
+function statOf(db: Db): TreeStat & { readonly root: TreeStat; readonly free: TreeStat } {
+  return db.getStats() as TreeStat & { readonly root: TreeStat; readonly free: TreeStat };
+}
+
+interface Bounds {
+  readonly start: Uint8Array;
+  readonly end: Uint8Array;
+  readonly limit: number;
+  readonly reverse: boolean;
+  readonly exclusiveStart: boolean;
+  readonly inclusiveEnd: boolean;
+}
+
+const decoder = new TextDecoder('utf-8', { ignoreBOM: true });
+const LOWEST = Uint8Array.of(0);
+/** Above every key: 0xff begins no UTF-8 text. */
+const HIGHEST = Uint8Array.of(0xff);
+
+/** lmdb's own way to say [start, end), or undefined if nothing can lie within. */
+function boundsOf({ start = '', end, reverse = false, limit = Infinity }: RangeOptions): Bounds | undefined {
+  const low = start === '' ? LOWEST : bound(start);
+  const high = end === undefined ? HIGHEST : bound(end);
+  if (limit <= 0 || high.length === 0 || Buffer.compare(low, high) >= 0) return undefined;
+  return reverse
+    ? { start: high, end: low, limit, reverse, exclusiveStart: true, inclusiveEnd: true }
+    : { start: low, end: high, limit, reverse, exclusiveStart: false, inclusiveEnd: false };
+}
+
+/** A bound may be longer than any key; what is beyond one byte more than a key cannot change the order. */
+function bound(text: string): Uint8Array {
+  return new TextEncoder().encode(text).subarray(0, MAX_KEY_BYTES + 1);
+}
+
+/** lmdb hands out a Buffer that may be part of a pool: a plain copy stays valid and shares memory with nothing. */
+function ownBytes(bytes: Uint8Array): Uint8Array {
+  return bytes.byteLength === bytes.buffer.byteLength && bytes.buffer instanceof ArrayBuffer
+    ? new Uint8Array(bytes.buffer)
+    : new Uint8Array(bytes);
+}
+
+function isThenable(value: unknown): boolean {
+  return typeof value === 'object' && value !== null && 'then' in value && typeof value.then === 'function';
+}

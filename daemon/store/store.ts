@@ -1,0 +1,95 @@
+/**
+ * The seam to durable storage: a few tables of ordered string keys and byte values, one writer, atomic writes.
+ *
+ * Owns the interface only. Real: lmdb.ts. Simulated: an in-memory image plus a flushed image; a crash keeps a prefix of
+ * the writes that had not resolved. The same contract suite runs on both.
+ * Invariant for callers: read and decide inside the `write` callback; what `get` shows outside of it decides nothing that
+ * is promised to anybody.
+ */
+
+/** The tables of a daemon. Adding one is a new entry here and nothing else. */
+export const TABLES = [
+  'meta',
+  'peers',
+  'invites',
+  'outbox',
+  'outbox_index',
+  'outbox_body',
+  'inbox',
+  'inbox_index',
+  'inbox_body',
+  'seen',
+  'receipts',
+  'agents',
+  'notices',
+  'events',
+  'requests',
+] as const;
+
+export type Table = (typeof TABLES)[number];
+
+/** The longest key, in bytes of UTF-8. */
+export const MAX_KEY_BYTES = 400;
+
+/** The bytes a key is ordered by. Throws RangeError (a programmer’s error) unless it is 1 to MAX_KEY_BYTES bytes of well-formed text. */
+export function encodeKey(key: string): Uint8Array {
+  const bytes = encoder.encode(key);
+  if (bytes.length === 0 || bytes.length > MAX_KEY_BYTES)
+    throw new RangeError(`a store key has 1 to ${MAX_KEY_BYTES} bytes, not ${bytes.length}`);
+  if (!key.isWellFormed()) throw new RangeError('a store key is well-formed text; two broken ones would be stored as the same key');
+  return bytes;
+}
+
+const encoder = new TextEncoder();
+
+/** Bounds of an ordered walk, in the order of the keys' UTF-8 bytes. `start` is included, `end` is not; `reverse` begins below `end`. */
+export interface RangeOptions {
+  readonly start?: string;
+  readonly end?: string;
+  readonly reverse?: boolean;
+  readonly limit?: number;
+}
+
+export interface StoreEntry {
+  readonly key: string;
+  readonly value: Uint8Array;
+}
+
+export interface StoreReader {
+  /** The value, or undefined. The bytes are the caller's: they stay valid. */
+  get(table: Table, key: string): Uint8Array | undefined;
+  /** Entries in key order, read at once into an array (never an iterator held over an await). */
+  range(table: Table, options?: RangeOptions): StoreEntry[];
+  /** How many entries lie within the bounds (`limit` caps the count). */
+  count(table: Table, options?: RangeOptions): number;
+}
+
+export interface StoreTransaction extends StoreReader {
+  put(table: Table, key: string, value: Uint8Array): void;
+  remove(table: Table, key: string): void;
+}
+
+export interface StoreStatus {
+  readonly path: string;
+  /** Size of the files. */
+  readonly bytes: number;
+  /** What the disk still has for this user: the room to grow. Not the reusable pages within the file. */
+  readonly freeBytes: number;
+  readonly entries: number;
+}
+
+export interface Store extends StoreReader {
+  /**
+   * Runs `decide` synchronously in one write transaction (soon, not at once) and resolves with its result when everything
+   * it wrote is flushed to disk. Writes commit in the order of the calls; a write that read what an earlier one wrote
+   * resolves only after that one is flushed too, even if it wrote nothing itself.
+   * Keys are 1 to MAX_KEY_BYTES of UTF-8. If `decide` throws, nothing of it is visible, and the promise rejects with what was thrown,
+   * likewise only when everything it may have read is flushed. `tx` is dead once `decide` has returned.
+   * A failed flush rejects with AxError `store_full` (no space) or `store_corrupt`/`internal` (anything else) and leaves nothing visible.
+   * After a failure for want of space the store goes on; after any other it refuses every further write. After `close`: `shutting_down`.
+   */
+  write<T>(decide: (tx: StoreTransaction) => T): Promise<T>;
+  status(): StoreStatus;
+  /** Resolves when every earlier write has settled and the files are closed. */
+  close(): Promise<void>;
+}
