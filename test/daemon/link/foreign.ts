@@ -1,0 +1,89 @@
+/**
+ * What the real link meets besides its own kind: bare libp2p nodes that say what they like, and a TCP proxy in the path.
+ *
+ * Owns no rule. A foreign node authenticates as any host does, so that what it sends reaches the code behind Noise.
+ */
+import { randomBytes } from 'node:crypto';
+import { connect, createServer } from 'node:net';
+import type { Server, Socket } from 'node:net';
+import { noise } from '@chainsafe/libp2p-noise';
+import { generateKeyPairFromSeed } from '@libp2p/crypto/keys';
+import type { Libp2p, Stream } from '@libp2p/interface';
+import { tcp } from '@libp2p/tcp';
+import { yamux } from '@libp2p/yamux';
+import { multiaddr } from '@multiformats/multiaddr';
+import { createLibp2p } from 'libp2p';
+import { PROTOCOLS } from '../../../daemon/link/connection.ts';
+import { parseHostId } from '../../../protocol/identity.ts';
+import type { HostId } from '../../../protocol/ids.ts';
+import type { LinkHost } from '../../contract/link.ts';
+
+export interface Foreign {
+  readonly node: Libp2p;
+  readonly id: HostId;
+  /** Opens a stream to a host; the stream is raw. */
+  open(host: LinkHost, protocol?: string): Promise<Stream>;
+}
+
+/** A bare node; `serve` is what it does with streams of each protocol it speaks. */
+export async function foreign(serve: Record<string, (stream: Stream) => void> = {}): Promise<Foreign> {
+  const node = await createLibp2p({
+    privateKey: await generateKeyPairFromSeed('Ed25519', randomBytes(32)),
+    addresses: { listen: ['/ip4/127.0.0.1/tcp/0'] },
+    transports: [tcp()],
+    connectionEncrypters: [noise()],
+    streamMuxers: [yamux()],
+    connectionMonitor: { enabled: false },
+  });
+  for (const [protocol, handler] of Object.entries(serve)) await node.handle(protocol, handler);
+  const open = async (host: LinkHost, protocol = PROTOCOLS.wire): Promise<Stream> => {
+    const connection = await node.dial(multiaddr(`${host.link.status().listen[0]}/p2p/${host.id}`));
+    return connection.newStream(protocol);
+  };
+  return { node, id: parseHostId(node.peerId.toString()), open };
+}
+
+export const addressesOf = (node: Libp2p): string[] => node.getMultiaddrs().map((address) => address.toString().replace(/\/p2p\/.*$/, ''));
+
+/** Host and port of a host's first address, for raw sockets. */
+export function portOf(host: LinkHost): number {
+  return Number(/\/tcp\/(\d+)$/.exec(host.link.status().listen[0] ?? '')?.[1]);
+}
+
+/** A proxy in front of a host that counts connections and can go silent without closing anything. */
+export class Proxy {
+  accepted = 0;
+  silent = false;
+  readonly sockets = new Set<Socket>();
+  readonly #server: Server;
+
+  constructor(port: number) {
+    this.#server = createServer({ noDelay: true }, (client) => {
+      this.accepted += 1;
+      const upstream = connect({ port, host: '127.0.0.1', noDelay: true });
+      for (const [from, to] of [
+        [client, upstream],
+        [upstream, client],
+      ] as const) {
+        from.on('data', (bytes) => void (this.silent ? undefined : to.write(bytes)));
+        from.on('close', () => void (this.silent ? undefined : to.destroy()));
+        from.on('error', () => void to.destroy());
+      }
+      this.sockets.add(client);
+      client.on('close', () => this.sockets.delete(client));
+    });
+  }
+
+  /** Starts; the address to dial instead of the host's own. */
+  async listen(): Promise<string> {
+    await new Promise<void>((resolve) => void this.#server.listen(0, '127.0.0.1', resolve));
+    const address = this.#server.address();
+    return `/ip4/127.0.0.1/tcp/${typeof address === 'object' && address !== null ? address.port : 0}`;
+  }
+
+  async close(): Promise<void> {
+    this.silent = false;
+    for (const socket of this.sockets) socket.destroy();
+    await new Promise<void>((resolve) => void this.#server.close(() => resolve()));
+  }
+}
