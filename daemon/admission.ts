@@ -1,0 +1,142 @@
+/**
+ * Admission: what this host does with a message or a cancel that a paired host hands over.
+ *
+ * Owns the order of checks (signature by the link's peer, shape, that it opens, workspace, grants, room, limits) and the one
+ * transaction that decides. Invariants: accepted means durable and readable; a duplicate is answered only after the flush that
+ * covers its first copy; a cancel that comes before its message leaves a tombstone that answers the late copy.
+ */
+import { acceptEnvelope, openEnvelopeBody, openEnvelopeHeaders } from '../protocol/envelope.ts';
+import { AxError } from '../protocol/errors.ts';
+import { encodeSigned, sha256, signedValue } from '../protocol/hashtree.ts';
+import type { HostKey } from '../protocol/identity.ts';
+import type { HostId, MessageId } from '../protocol/ids.ts';
+import { DEFAULT_RETENTION_MS, MAX_RETENTION_MS } from '../protocol/limits.ts';
+import { readCancel, signReceipt } from '../protocol/receipt.ts';
+import type { SealKeys } from '../protocol/seal.ts';
+import type { ReceiptOutcome } from '../protocol/states.ts';
+import { encodeResult } from '../protocol/wire.ts';
+import type { WireRequest } from '../protocol/wire.ts';
+import type { Agents } from './agents.ts';
+import type { Clock } from './clock/clock.ts';
+import type { Events } from './events.ts';
+import type { Files } from './files/files.ts';
+import type { Inbox, Received } from './inbox.ts';
+import type { Peers } from './peers.ts';
+import type { Store } from './store/store.ts';
+
+export interface AdmissionDeps {
+  readonly store: Store;
+  readonly clock: Clock;
+  readonly key: HostKey;
+  readonly sealKeys: SealKeys;
+  readonly files: Files;
+  readonly running: () => number;
+  readonly peers: Peers;
+  readonly inbox: Inbox;
+  readonly agents: Agents;
+  readonly events: Events;
+  /** Throws AxError `store_full` when nothing new may be taken. */
+  readonly requireRoom: () => void;
+  readonly hasLiveSession: (harness: string, workspace: string) => boolean;
+  /** A message was accepted for an address. */
+  readonly onReceived: (row: Received) => void;
+}
+
+export class Admission {
+  readonly #deps: AdmissionDeps;
+
+  constructor(deps: AdmissionDeps) {
+    this.#deps = deps;
+  }
+
+  /** Takes a message; the answer is the signed receipt, after the flush. AxError as lifecycle.md, section 6. */
+  async accept(peer: HostId, request: WireRequest & { readonly type: 'deliver' }): Promise<Uint8Array> {
+    const { key, sealKeys, files, store, peers, inbox, agents, events, clock, running, hasLiveSession } = this.#deps;
+    const envelope = acceptEnvelope(peer, key.hostId, request.envelope, request.pieces);
+    openEnvelopeHeaders(sealKeys, key.hostId, envelope); // accepted means readable: both open here or it is refused
+    openEnvelopeBody(sealKeys, key.hostId, envelope, request.pieces);
+    const digest = sha256(request.envelope.payload);
+    const known = inbox.get(peer, envelope.id);
+    const workspace = known?.workspace ?? (await files.canonicalFolder(envelope.to.workspace));
+    if (workspace === undefined) throw new AxError('not_found', 'that workspace does not exist on this host');
+    if (known === undefined) this.#deps.requireRoom();
+    const result = await store.write((tx) => {
+      if (!peers.may(peer, 'write', tx))
+        throw new AxError(peers.get(peer, tx) === undefined ? 'untrusted_peer' : 'grant_missing', 'that host may not write here');
+      const registered = agents.at(envelope.to.harness, workspace, tx) !== undefined;
+      const fresh = {
+        id: envelope.id,
+        sender: peer,
+        state: registered ? ('available' as const) : ('awaiting_setup' as const),
+        storedAs: envelope.kind === 'message' && peers.may(peer, 'notify', tx) ? ('message' as const) : ('note' as const),
+        signed: encodeSigned(request.envelope),
+        digest,
+        bytes: envelope.bytes,
+        harness: envelope.to.harness,
+        workspace,
+        hint: envelope.to.session ?? null,
+        sentAt: envelope.sentAt,
+        receivedAt: clock.now(),
+        expires: running() + Math.min(envelope.retentionMs ?? DEFAULT_RETENTION_MS, MAX_RETENTION_MS),
+      };
+      const admitted = inbox.accept(tx, fresh, request.pieces[0]!);
+      if (admitted.kind === 'new')
+        events.add(tx, {
+          type: 'message.received',
+          messageId: envelope.id,
+          hostId: peer,
+          state: admitted.row.state,
+          ...(admitted.row.storedAs === 'note' ? { detail: 'note' } : {}),
+        });
+      return admitted;
+    });
+    if (result.kind === 'cancelled') return this.#answer('cancelled', peer, envelope.id, digest, undefined);
+    if (result.kind === 'new') this.#deps.onReceived(result.row);
+    const row = result.row;
+    if (row !== undefined && (row.state === 'cancelled' || row.state === 'expired'))
+      return this.#answer(row.state, peer, envelope.id, digest, row);
+    return this.#answer('accepted', peer, envelope.id, digest, row, hasLiveSession(envelope.to.harness, workspace));
+  }
+
+  /** Decides a cancel in one transaction; the answer is the signed receipt (`cancelled`, `too_late` or `expired`). */
+  async cancel(peer: HostId, request: WireRequest & { readonly type: 'cancel' }): Promise<Uint8Array> {
+    const { key, store, inbox, events } = this.#deps;
+    const cancel = readCancel(peer, key.hostId, request.cancel);
+    const result = await store.write((tx) => {
+      const before = inbox.get(peer, cancel.id, tx);
+      const decided = inbox.cancel(tx, peer, cancel.id, cancel.digest);
+      if (decided.outcome === 'cancelled' && before?.state !== 'cancelled')
+        events.add(tx, { type: 'message.cancelled', messageId: cancel.id, hostId: peer, state: 'cancelled' });
+      return decided;
+    });
+    return this.#answer(result.outcome, peer, cancel.id, cancel.digest, result.row);
+  }
+
+  #answer(
+    outcome: ReceiptOutcome,
+    sender: HostId,
+    id: MessageId,
+    digest: Uint8Array,
+    row: Received | undefined,
+    liveSession = false,
+  ): Uint8Array {
+    const state = row?.state ?? (outcome === 'cancelled' ? 'cancelled' : outcome === 'expired' ? 'expired' : 'awaiting_setup');
+    const at =
+      outcome === 'accepted' ? (row?.receivedAt ?? this.#deps.clock.now()) : (row?.fetchedAt ?? row?.handedOutAt ?? this.#deps.clock.now());
+    return encodeResult({
+      receipt: signedValue(
+        signReceipt(this.#deps.key, {
+          outcome,
+          id,
+          digest,
+          sender,
+          at,
+          state,
+          storedAs: row?.storedAs ?? 'message',
+          liveSession,
+          certain: row?.state === 'fetched',
+        }),
+      ),
+    });
+  }
+}

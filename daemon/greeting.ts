@@ -1,0 +1,240 @@
+/**
+ * Greetings: who is there, which protocol both speak, and whether a host id is alive in two places.
+ *
+ * Owns the hello exchange (frozen for ever) and what it teaches about each host: up or down, ready or not and why, version,
+ * round trip, last seen. A host is `ready` when it is paired, connected and shares a protocol. Nothing here is durable but the time
+ * and version a paired host was last seen with.
+ * A copied key shows as a nonce that comes back after another one was seen: two lives of one id at the same time.
+ */
+import { AxError, toAxError } from '../protocol/errors.ts';
+import type { HostId } from '../protocol/ids.ts';
+import { HELLO_INTERVAL_MS, REQUEST_TIMEOUT_MS } from '../protocol/limits.ts';
+import { AX_VERSION, commonProtocol, PEER_PROTOCOL } from '../protocol/version.ts';
+import type { ProtocolRange } from '../protocol/version.ts';
+import { encodeHello, encodeHelloAnswer, readHello, readHelloAnswer } from '../protocol/wire.ts';
+import { within } from './clock/within.ts';
+import type { Clock } from './clock/clock.ts';
+import type { Events } from './events.ts';
+import type { Link } from './link/link.ts';
+import type { Log } from './log.ts';
+import type { Peers } from './peers.ts';
+import type { Store } from './store/store.ts';
+
+export type HostState = 'up' | 'down' | 'update_required' | 'wrong_peer' | 'untrusted';
+
+/** What is known of a host at this moment. */
+export interface HostView {
+  connected: boolean;
+  ready: boolean;
+  state: HostState;
+  rttMs: number | null;
+  range: ProtocolRange | null;
+  version: string | null;
+  lastSeenAt: number | null;
+}
+
+interface Nonces {
+  current: string;
+  readonly past: Set<string>;
+  duplicate: boolean;
+}
+
+/** A greeting host is greeted back at most this often, ms, so that two hosts never answer each other for ever. */
+const REGREET_MS = 1000;
+const MAX_PAST_NONCES = 64;
+const MAX_NONCE_HOSTS = 4096;
+
+export interface GreetingDeps {
+  readonly store: Store;
+  readonly clock: Clock;
+  readonly link: Link;
+  readonly log: Log;
+  readonly peers: Peers;
+  readonly events: Events;
+  readonly nonce: string;
+  /** A host became ready: its queues may move. */
+  readonly onReady: (host: HostId) => void;
+}
+
+export class Greeting {
+  readonly #deps: GreetingDeps;
+  readonly #views = new Map<HostId, HostView>();
+  readonly #nonces = new Map<HostId, Nonces>();
+  readonly #timers = new Map<HostId, () => void>();
+  /** A host told that it saw this host's own id twice. */
+  #copied: { readonly by: HostId; readonly at: number } | undefined;
+  /** Monotonic ms of the last hello said to a host. */
+  readonly #greeted = new Map<HostId, number>();
+  #stopped = false;
+
+  constructor(deps: GreetingDeps) {
+    this.#deps = deps;
+  }
+
+  stop(): void {
+    this.#stopped = true;
+    for (const cancel of this.#timers.values()) cancel();
+    this.#timers.clear();
+  }
+
+  view(host: HostId): HostView {
+    let view = this.#views.get(host);
+    if (view === undefined) {
+      view = { connected: false, ready: false, state: 'down', rttMs: null, range: null, version: null, lastSeenAt: null };
+      this.#views.set(host, view);
+    }
+    return view;
+  }
+
+  isReady(host: HostId): boolean {
+    return this.#views.get(host)?.ready ?? false;
+  }
+
+  /** The link's news of a connection. */
+  peerChanged(host: HostId, up: boolean): void {
+    const view = this.view(host);
+    view.connected = up;
+    if (!up) {
+      view.ready = false;
+      if (view.state === 'up') view.state = 'down';
+      this.#timers.get(host)?.();
+      this.#timers.delete(host);
+      if (this.#deps.peers.get(host) === undefined) this.#views.delete(host);
+      return;
+    }
+    if (this.#deps.peers.get(host) !== undefined) void this.greet(host);
+  }
+
+  trouble(host: HostId, code: 'wrong_peer' | 'protocol_violation'): void {
+    if (code === 'wrong_peer' && !this.view(host).connected) this.view(host).state = 'wrong_peer';
+  }
+
+  /** Says hello and learns; never rejects. Repeats while the connection lives. */
+  async greet(host: HostId): Promise<void> {
+    if (this.#stopped) return;
+    this.#timers.get(host)?.();
+    this.#timers.delete(host);
+    const before = this.#deps.clock.monotonic();
+    this.#greeted.set(host, before);
+    try {
+      await this.hello(host);
+      const view = this.view(host);
+      view.rttMs = Math.max(0, this.#deps.clock.monotonic() - before);
+    } catch (error) {
+      const failed = toAxError(error);
+      this.#deps.log.debug('hello failed', { host, code: failed.code });
+    }
+    if (!this.#stopped && this.view(host).connected) {
+      this.#greetIn(host, this.view(host).ready ? HELLO_INTERVAL_MS : HELLO_INTERVAL_MS / 6);
+    }
+  }
+
+  /** Greets in a while, instead of when it was planned before. */
+  #greetIn(host: HostId, ms: number): void {
+    this.#timers.get(host)?.();
+    this.#timers.set(
+      host,
+      this.#deps.clock.after(ms, () => void this.greet(host)),
+    );
+  }
+
+  /** One hello, its answer taken in. AxError as the link throws, or `update_required`, `untrusted_peer`. */
+  async hello(host: HostId): Promise<HostView> {
+    const { link, clock, nonce } = this.#deps;
+    const bytes = await within(clock, REQUEST_TIMEOUT_MS, (signal) =>
+      link.request(host, 'hello', encodeHello({ range: PEER_PROTOCOL, version: AX_VERSION, nonce }), signal),
+    );
+    const answer = readHelloAnswer(bytes);
+    const view = this.view(host);
+    if (answer.duplicate) this.#copied = { by: host, at: clock.now() };
+    this.#meet(host, answer.nonce);
+    view.range = answer.range;
+    view.version = answer.version;
+    await this.#seen(host, answer.version);
+    if (commonProtocol(PEER_PROTOCOL, answer.range) === undefined) {
+      view.state = 'update_required';
+      view.ready = false;
+      throw updateRequired(answer.version, answer.range);
+    }
+    if (!answer.known) {
+      view.state = 'untrusted';
+      view.ready = true; // what is sent is answered `untrusted_peer`, which keeps it here and shows why
+      this.#deps.onReady(host);
+      return view;
+    }
+    const wasReady = view.ready && view.state === 'up';
+    view.state = 'up';
+    view.ready = view.connected;
+    if (view.ready && !wasReady) this.#deps.onReady(host);
+    return view;
+  }
+
+  /** Answers a hello. An unknown host learns the protocol range and nothing else. */
+  async answer(host: HostId, bytes: Uint8Array): Promise<Uint8Array> {
+    const hello = readHello(bytes);
+    const peer = this.#deps.peers.get(host);
+    const duplicate = this.#meet(host, hello.nonce);
+    if (peer !== undefined) {
+      const view = this.view(host);
+      view.range = hello.range;
+      view.version = hello.version;
+      await this.#seen(host, hello.version);
+      // A host that greets may just have paired with us or come back: what waits for it may move now.
+      if (view.connected && view.state === 'untrusted')
+        this.#greetIn(host, Math.max(0, (this.#greeted.get(host) ?? -Infinity) + REGREET_MS - this.#deps.clock.monotonic()));
+    }
+    return encodeHelloAnswer({ range: PEER_PROTOCOL, version: AX_VERSION, nonce: this.#deps.nonce, known: peer !== undefined, duplicate });
+  }
+
+  /** Hosts whose id was seen alive twice, and whether this host's own id was. */
+  warnings(): { readonly copies: readonly HostId[]; readonly self: { readonly by: HostId; readonly at: number } | undefined } {
+    return { copies: [...this.#nonces].filter(([, nonces]) => nonces.duplicate).map(([host]) => host), self: this.#copied };
+  }
+
+  #meet(host: HostId, nonce: string): boolean {
+    let nonces = this.#nonces.get(host);
+    if (nonces === undefined) {
+      if (this.#nonces.size >= MAX_NONCE_HOSTS) return false;
+      nonces = { current: nonce, past: new Set(), duplicate: false };
+      this.#nonces.set(host, nonces);
+    }
+    if (nonces.current !== nonce) {
+      if (nonces.past.has(nonce) && !nonces.duplicate) {
+        nonces.duplicate = true;
+        this.#deps.log.warn('the same host id is alive in two places', { host });
+        const { store, events } = this.#deps;
+        void store
+          .write((tx) => events.add(tx, { type: 'host.duplicate_id', hostId: host }))
+          .catch((error: unknown) => this.#deps.log.error('event not stored', { reason: toAxError(error).message }));
+      }
+      if (nonces.past.size >= MAX_PAST_NONCES) nonces.past.clear();
+      nonces.past.add(nonces.current);
+      nonces.current = nonce;
+    }
+    return nonces.duplicate;
+  }
+
+  async #seen(host: HostId, version: string): Promise<void> {
+    const { store, peers, clock } = this.#deps;
+    this.view(host).lastSeenAt = clock.now();
+    const peer = peers.get(host);
+    if (
+      peer === undefined ||
+      (peer.version === version && peer.lastSeenAt !== null && clock.now() - peer.lastSeenAt < 10 * HELLO_INTERVAL_MS)
+    )
+      return;
+    await store.write((tx) => peers.seen(tx, host, clock.now(), version));
+  }
+}
+
+/** The sentence for two builds without a common protocol. */
+export function updateRequired(version: string, range: ProtocolRange): AxError {
+  const theirsIsOlder = range.max < PEER_PROTOCOL.min;
+  return new AxError(
+    'update_required',
+    `that host runs ax ${version} (peer protocol ${range.min}-${range.max}); this one runs ax ${AX_VERSION} (${PEER_PROTOCOL.min}-${PEER_PROTOCOL.max})`,
+    {
+      fix: theirsIsOlder ? 'update ax on that host' : 'update ax on this host',
+    },
+  );
+}

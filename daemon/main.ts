@@ -1,0 +1,189 @@
+/**
+ * The composition root: the only file that sees adapters and core together, and the daemon's whole life as a process.
+ *
+ * Owns the order: state folder, lock, key, store, link, harnesses, core, control socket, ready line. An operating error is one
+ * sentence and exit 1; anything unforeseen is logged and ends the process, which is safe because the store is.
+ * Run by `ax daemon run` and `ax daemon start`; it scrubs nothing and asks nothing of its terminal.
+ */
+import { existsSync, readFileSync, realpathSync, writeFileSync } from 'node:fs';
+import { once } from 'node:events';
+import { createServer } from 'node:net';
+import { networkInterfaces } from 'node:os';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
+import pino from 'pino';
+import { AxError, errorBody, toAxError } from '../protocol/errors.ts';
+import { USUAL_PATH } from '../protocol/notice.ts';
+import type { AxCommand } from '../protocol/notice.ts';
+import { controlSocketPath, defaultStateDir } from '../protocol/paths.ts';
+import { SCHEMA_VERSION } from '../protocol/version.ts';
+import { systemClock, systemRandom } from './clock/system.ts';
+import { openHostKey, openStateDir, readConfig } from './config.ts';
+import { serveControl } from './control/server.ts';
+import { createDaemon } from './daemon.ts';
+import { systemFiles } from './files/system.ts';
+import { createClaudeHarness } from './harness/claude.ts';
+import { createLibp2pLink } from './link/libp2p.ts';
+import { takeLock } from './lock.ts';
+import type { Log } from './log.ts';
+import { openLmdbStore } from './store/lmdb.ts';
+
+const uid = process.getuid?.() ?? 0;
+
+interface Flags {
+  readonly stateDir: string;
+  readonly listen: readonly string[];
+  readonly name: string | undefined;
+  readonly json: boolean;
+}
+
+function readFlags(): Flags {
+  const { values } = parseArgs({
+    options: {
+      'state-dir': { type: 'string' },
+      listen: { type: 'string', multiple: true },
+      name: { type: 'string' },
+      format: { type: 'string' },
+    },
+  });
+  const stateDir =
+    values['state-dir'] ??
+    defaultStateDir({ platform: process.platform, home: process.env['HOME'] ?? '/', xdgStateHome: process.env['XDG_STATE_HOME'] });
+  return { stateDir, listen: values.listen ?? [], name: values.name, json: values.format === 'json' };
+}
+
+function makeLog(): Log {
+  const logger = pino({ base: null, timestamp: pino.stdTimeFunctions.isoTime, level: 'info' }, pino.destination({ fd: 2, sync: true }));
+  return {
+    debug: (event, fields) => logger.debug(fields ?? {}, event),
+    info: (event, fields) => logger.info(fields ?? {}, event),
+    warn: (event, fields) => logger.warn(fields ?? {}, event),
+    error: (event, fields) => logger.error(fields ?? {}, event),
+  };
+}
+
+/** How this installation's ax is called: `ax` when that is what a usual PATH finds, else the absolute path of its launcher. */
+function findAx(stateDir: string): AxCommand {
+  const here = dirname(fileURLToPath(import.meta.url));
+  const own = join(here, '..', 'bin', 'ax');
+  const launcher = join(here, '..', '..', '..', 'bin', 'ax'); // PREFIX/lib/ax/dist beside PREFIX/bin
+  const isInstalled = here.endsWith('/lib/ax/dist') && existsSync(launcher);
+  const path = isInstalled ? launcher : own;
+  const usual = USUAL_PATH.some((folder) => {
+    const candidate = join(folder, 'ax');
+    return existsSync(candidate) && realpathSync(candidate) === realpathSync(path);
+  });
+  const isDefault =
+    stateDir ===
+    defaultStateDir({ platform: process.platform, home: process.env['HOME'] ?? '/', xdgStateHome: process.env['XDG_STATE_HOME'] });
+  return { program: usual ? 'ax' : path, ...(isDefault ? {} : { stateDir }) };
+}
+
+/** Addresses to listen on: without IPv6 when this machine has none, and with the port the system chose last time for a `tcp/0`. */
+async function listenAddresses(wanted: readonly string[], portsFile: string): Promise<string[]> {
+  const hasIpv6 = Object.values(networkInterfaces()).some((list) => list?.some((one) => one.family === 'IPv6') === true);
+  const usable = wanted.filter((address) => hasIpv6 || wanted.length === 1 || !address.startsWith('/ip6/'));
+  const last: unknown = existsSync(portsFile) ? JSON.parse(readFileSync(portsFile, 'utf8')) : {};
+  const chosen = typeof last === 'object' && last !== null ? (last as Record<string, unknown>) : {};
+  return Promise.all(
+    usable.map(async (address) => {
+      const port = chosen[address];
+      if (!address.endsWith('/tcp/0') || typeof port !== 'number' || !(await isFree(port))) return address;
+      return address.replace(/\/tcp\/0$/, `/tcp/${port}`);
+    }),
+  );
+}
+
+async function isFree(port: number): Promise<boolean> {
+  const probe = createServer();
+  try {
+    probe.listen(port);
+    await once(probe, 'listening');
+    return true;
+  } catch {
+    return false; // in use, or not ours to take: the system chooses another
+  } finally {
+    probe.close();
+  }
+}
+
+function rememberPorts(wanted: readonly string[], listening: readonly string[], portsFile: string): void {
+  const ports: Record<string, number> = {};
+  for (const address of wanted) {
+    if (!address.endsWith('/tcp/0')) continue;
+    const prefix = address.slice(0, address.indexOf('/tcp/'));
+    const found = listening.find((one) => one.startsWith(`${prefix}/tcp/`)) ?? listening[0];
+    const port = found?.split('/tcp/')[1];
+    if (port !== undefined) ports[address] = Number(port);
+  }
+  if (Object.keys(ports).length > 0) writeFileSync(portsFile, JSON.stringify(ports), { mode: 0o600 });
+}
+
+async function run(flags: Flags, log: Log): Promise<void> {
+  process.umask(0o077);
+  const { stateDir } = flags;
+  openStateDir(stateDir, uid);
+  const lock = await takeLock(join(stateDir, 'daemon.lock'));
+  const config = readConfig(stateDir, flags, process.env);
+  const key = openHostKey(stateDir, uid, (length) => systemRandom.bytes(length));
+  const store = await openLmdbStore(join(stateDir, 'store'));
+  const portsFile = join(stateDir, 'ports.json');
+  const link = createLibp2pLink({ key, listen: await listenAddresses(config.listen, portsFile), clock: systemClock, log });
+  const claude = createClaudeHarness({ configDirs: config.claudeConfigDirs, clock: systemClock, random: systemRandom, log });
+  const control = controlSocketPath(stateDir, uid);
+  const stopped = Promise.withResolvers<string>();
+  const seams = { clock: systemClock, random: systemRandom, store, link, harnesses: [claude], files: systemFiles, log, key };
+  const daemon = createDaemon(seams, {
+    name: config.name,
+    ax: findAx(stateDir),
+    control,
+    pid: process.pid,
+    onStop: () => stopped.resolve('asked'),
+  });
+  for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) process.on(signal, () => stopped.resolve(signal));
+  await daemon.start();
+  rememberPorts(config.listen, link.status().listen, portsFile);
+  const server = await serveControl({
+    path: control,
+    call: (method, params, actor) => daemon.call(method, params, actor),
+    log,
+    clock: systemClock,
+  });
+  const ready = { host_id: key.hostId, name: config.name, listen: link.status().listen, control };
+  process.stdout.write(
+    flags.json
+      ? `${JSON.stringify({ schema_version: SCHEMA_VERSION, ok: true, type: 'daemon_ready', ...ready })}\n`
+      : `ax daemon ready: ${ready.name} (${ready.host_id}), listening on ${ready.listen.join(', ') || 'nothing'}, control socket ${control}\n`,
+  );
+  log.info('ready', ready);
+  log.info('stopping', { reason: await stopped.promise });
+  await server.close();
+  await daemon.stop();
+  lock.release();
+}
+
+function main(): void {
+  const log = makeLog();
+  const flags = readFlags();
+  const crash = (error: unknown): void => {
+    log.error('crash', { reason: error instanceof Error ? (error.stack ?? error.message) : String(error) });
+    process.exit(1);
+  };
+  process.on('uncaughtException', crash);
+  process.on('unhandledRejection', crash);
+  process.stdout.on('error', () => log.debug('nobody reads standard output'));
+  run(flags, log).then(
+    () => process.exit(0),
+    (error: unknown) => {
+      const failed = error instanceof AxError ? error : toAxError(error);
+      log.error('cannot run', { code: failed.code, reason: failed.message });
+      if (flags.json)
+        process.stdout.write(`${JSON.stringify({ schema_version: SCHEMA_VERSION, ok: false, type: 'error', error: errorBody(failed) })}\n`);
+      process.stderr.write(`ax: ${failed.message}\n`);
+      process.exit(1);
+    },
+  );
+}
+
+main();

@@ -1,0 +1,101 @@
+/**
+ * Naming: what people type for hosts, messages and agents, resolved to ids; and ids turned back into names for people.
+ *
+ * Owns no state. What fits several things is refused with the candidates; nothing is ever picked for its age.
+ */
+import { parseHostRef } from '../protocol/address.ts';
+import { AxError } from '../protocol/errors.ts';
+import { isMessageId, parseMessageIdPrefix } from '../protocol/ids.ts';
+import type { HostId, MessageId } from '../protocol/ids.ts';
+import { parseHostId } from '../protocol/identity.ts';
+import type { Inbox, Received } from './inbox.ts';
+import type { Outbox, Sent } from './outbox.ts';
+import type { Peer, Peers } from './peers.ts';
+
+export type ResolvedHost =
+  | { readonly local: true; readonly id: HostId; readonly name: string }
+  | { readonly local: false; readonly id: HostId; readonly name: string; readonly peer: Peer };
+
+export interface FoundMessage {
+  readonly sent: Sent | undefined;
+  readonly received: Received | undefined;
+}
+
+export class Naming {
+  readonly #self: HostId;
+  readonly #ownName: () => string;
+  readonly #peers: Peers;
+  readonly #outbox: Outbox;
+  readonly #inbox: Inbox;
+
+  constructor(self: HostId, ownName: () => string, peers: Peers, outbox: Outbox, inbox: Inbox) {
+    this.#self = self;
+    this.#ownName = ownName;
+    this.#peers = peers;
+    this.#outbox = outbox;
+    this.#inbox = inbox;
+  }
+
+  /** HOST as typed. AxError `host_not_found`, `ambiguous_host`, `invalid_argument`. */
+  host(typed: unknown): ResolvedHost {
+    const ref = parseHostRef(typed);
+    if (ref.kind === 'local') return this.#local();
+    if (ref.kind !== 'alias') {
+      const id = parseHostId(ref.id);
+      if (id === this.#self) return this.#local();
+      const peer = this.#peers.get(id);
+      if (peer === undefined)
+        throw new AxError('host_not_found', `the host ${id} is not paired with this one`, {
+          fix: 'ax host invite here and ax host join there, or: ax host add',
+        });
+      return { local: false, id, name: peer.name, peer };
+    }
+    const found = this.#peers.named(ref.alias);
+    const [peer] = found;
+    if (peer === undefined) throw new AxError('host_not_found', `there is no host called "${ref.alias}"`, { fix: 'ax host list' });
+    if (found.length > 1)
+      throw new AxError('ambiguous_host', `"${ref.alias}" fits ${found.length} hosts`, {
+        details: { candidates: found.map((one) => `${one.name} ${one.hostId}`) },
+        fix: 'use the whole host id',
+      });
+    return { local: false, id: peer.hostId, name: peer.name, peer };
+  }
+
+  #local(): ResolvedHost {
+    return { local: true, id: this.#self, name: 'Localhost' };
+  }
+
+  /** The local name of a host, or its id. */
+  nameOf(id: HostId): string {
+    return id === this.#self ? 'Localhost' : (this.#peers.get(id)?.name ?? id);
+  }
+
+  /** How a sender or receiver is shown: NAME@HOST, or the host alone for an owner. */
+  party(agent: string | null | undefined, host: HostId): string {
+    const at = host === this.#self ? this.#ownName() : this.nameOf(host);
+    return agent === null || agent === undefined ? at : `${agent}@${at}`;
+  }
+
+  /** A message by its id or the beginning of it. `side` limits where to look. AxError `message_not_found`, `ambiguous_id`. */
+  message(typed: unknown, side: 'received' | 'any'): FoundMessage {
+    const prefix = parseMessageIdPrefix(typed);
+    const received = this.#inbox.find(prefix, 20);
+    const sent = side === 'any' ? this.#outbox.find(prefix, 20) : [];
+    const ids = new Set<MessageId>([...received.map((row) => row.id), ...sent]);
+    const [id] = ids;
+    if (id === undefined)
+      throw new AxError('message_not_found', `there is no message ${prefix}${isMessageId(prefix) ? '' : '…'} on this host`, {
+        fix: 'ax messages list',
+      });
+    if (ids.size > 1)
+      throw new AxError('ambiguous_id', `${prefix} fits ${ids.size} messages`, {
+        details: { candidates: [...ids] },
+        fix: 'type more of the id',
+      });
+    if (received.length > 1)
+      throw new AxError('ambiguous_id', `two hosts sent a message ${id}`, {
+        details: { candidates: received.map((row) => `${id} from ${this.nameOf(row.sender)}`) },
+      });
+    return { sent: side === 'any' ? this.#outbox.get(id) : undefined, received: received[0] };
+  }
+}

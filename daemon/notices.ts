@@ -1,0 +1,121 @@
+/**
+ * Notices: every attempt to nudge a session, what became of it, what each session was last told, and the budgets.
+ *
+ * Owns the table `notices`. Keys: `a/ID` an attempt, `s/SESSION` what stands towards that session, `b/HOST/ADDRESS` a budget,
+ * `x/RUN/ID` for pruning, `count` the outcomes so far. An attempt is durable before the socket write, as `unverified`, so that a
+ * crash in between never counts as silence. Nothing here decides when to nudge.
+ */
+import type { HostId, MessageId } from '../protocol/ids.ts';
+import { METADATA_RETENTION_MS, NOTICE_BURST, NOTICES_PER_HOUR } from '../protocol/limits.ts';
+import type { NoticeOutcome } from '../protocol/states.ts';
+import { addressKey, getRow, NOTHING, pack, seqKey } from './store/rows.ts';
+import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
+
+export interface Attempt {
+  readonly id: string;
+  readonly session: string;
+  readonly harness: string;
+  readonly workspace: string;
+  readonly messages: readonly { readonly sender: HostId; readonly id: MessageId }[];
+  readonly at: number;
+  readonly ran: number;
+  readonly outcome: NoticeOutcome;
+}
+
+/** What stands towards one session. */
+export interface Standing {
+  /** The last attempt; null when the session was told by its own setup or fetch. */
+  readonly noticeId: string | null;
+  readonly outcome: NoticeOutcome;
+  /** Attempts on the same unread messages so far. */
+  readonly attempts: number;
+  /** Highest inbox sequence the session was told of. */
+  readonly told: number;
+  /** Wall time, ms, of the last word to it. */
+  readonly at: number;
+  /** Running time, ms, of the same. */
+  readonly ran: number;
+}
+
+export class Notices {
+  readonly #store: Store;
+  readonly #running: () => number;
+
+  constructor(store: Store, running: () => number) {
+    this.#store = store;
+    this.#running = running;
+  }
+
+  attempt(id: string, reader: StoreReader = this.#store): Attempt | undefined {
+    return getRow<Attempt>(reader, 'notices', `a/${id}`);
+  }
+
+  standing(session: string, reader: StoreReader = this.#store): Standing | undefined {
+    return getRow<Standing>(reader, 'notices', `s/${session}`);
+  }
+
+  /** Records an attempt before it is made. */
+  begin(tx: StoreTransaction, attempt: Omit<Attempt, 'outcome'>, attempts: number, told: number): void {
+    tx.put('notices', `a/${attempt.id}`, pack({ ...attempt, outcome: 'unverified' }));
+    tx.put('notices', `x/${seqKey(attempt.ran + METADATA_RETENTION_MS)}/${attempt.id}`, NOTHING);
+    const standing: Standing = { noticeId: attempt.id, outcome: 'unverified', attempts, told, at: attempt.at, ran: attempt.ran };
+    tx.put('notices', `s/${attempt.session}`, pack(standing));
+  }
+
+  /** Records what became of an attempt. Undefined when it is not known (any more). */
+  settle(tx: StoreTransaction, id: string, outcome: NoticeOutcome): Attempt | undefined {
+    const attempt = this.attempt(id, tx);
+    if (attempt === undefined) return undefined;
+    const next: Attempt = { ...attempt, outcome };
+    tx.put('notices', `a/${id}`, pack(next));
+    const standing = this.standing(attempt.session, tx);
+    if (standing !== undefined && standing.noticeId === id) tx.put('notices', `s/${attempt.session}`, pack({ ...standing, outcome }));
+    const counts = getRow<Record<string, number>>(tx, 'notices', 'count') ?? {};
+    tx.put('notices', 'count', pack({ ...counts, [outcome]: (counts[outcome] ?? 0) + 1 }));
+    return next;
+  }
+
+  /** The session itself asked (setup or fetch) and was told of everything up to `told`: nothing is outstanding. */
+  toldBySelf(tx: StoreTransaction, session: string, told: number, now: number): void {
+    const standing: Standing = { noticeId: null, outcome: 'approved', attempts: 1, told, at: now, ran: this.#running() };
+    tx.put('notices', `s/${session}`, pack(standing));
+  }
+
+  /** Takes one notice from the budget of a sender towards an address; false when it is used up. */
+  spend(tx: StoreTransaction, sender: HostId, harness: string, workspace: string): boolean {
+    const key = `b/${sender}/${addressKey(harness, workspace)}`;
+    const tokens = this.#tokens(tx, key);
+    if (tokens < 1) return false;
+    tx.put('notices', key, pack({ milli: Math.floor((tokens - 1) * 1000), ran: this.#running() }));
+    return true;
+  }
+
+  /** Running ms until the budget of a sender towards an address has a notice again; 0 when it has one now. */
+  untilBudget(sender: HostId, harness: string, workspace: string): number {
+    const tokens = this.#tokens(this.#store, `b/${sender}/${addressKey(harness, workspace)}`);
+    return tokens >= 1 ? 0 : Math.ceil(((1 - tokens) * 3_600_000) / NOTICES_PER_HOUR);
+  }
+
+  /** Outcomes counted since the store began. */
+  counts(): Record<string, number> {
+    return getRow<Record<string, number>>(this.#store, 'notices', 'count') ?? {};
+  }
+
+  prune(tx: StoreTransaction, limit: number): number {
+    const due = tx.range('notices', { start: 'x/', end: `x/${seqKey(this.#running())}`, limit });
+    for (const entry of due) {
+      const id = entry.key.slice(entry.key.lastIndexOf('/') + 1);
+      const attempt = this.attempt(id, tx);
+      tx.remove('notices', entry.key);
+      tx.remove('notices', `a/${id}`);
+      if (attempt !== undefined && this.standing(attempt.session, tx)?.noticeId === id) tx.remove('notices', `s/${attempt.session}`);
+    }
+    return due.length;
+  }
+
+  #tokens(reader: StoreReader, key: string): number {
+    const bucket = getRow<{ milli: number; ran: number }>(reader, 'notices', key);
+    if (bucket === undefined) return NOTICE_BURST;
+    return Math.min(NOTICE_BURST, bucket.milli / 1000 + ((this.#running() - bucket.ran) * NOTICES_PER_HOUR) / 3_600_000);
+  }
+}

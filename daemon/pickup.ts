@@ -1,0 +1,196 @@
+/**
+ * Pickup: handing a body out and recording that its reader has it. The only thing in ax that counts as delivery.
+ *
+ * Two steps: `fetch` makes the hand-out durable and gives the body; `confirm`, called after the body was written out whole,
+ * makes `fetched` and the receipt for the sender. Only the attached session picks up; an owner's read from a plain shell gives the body,
+ * leaves an event and changes no state.
+ */
+import { openEnvelopeBody, openEnvelopeHeaders, readEnvelope } from '../protocol/envelope.ts';
+import type { Headers } from '../protocol/envelope.ts';
+import { decode } from '../protocol/codec.ts';
+import type { FetchedMessage, SessionEnvironment } from '../protocol/control.ts';
+import { AxError } from '../protocol/errors.ts';
+import { encodeSigned, readSigned, sha256 } from '../protocol/hashtree.ts';
+import type { HostKey } from '../protocol/identity.ts';
+import { setupCommand } from '../protocol/notice.ts';
+import type { AxCommand } from '../protocol/notice.ts';
+import { parseWorkspace } from '../protocol/paths.ts';
+import { signReceipt } from '../protocol/receipt.ts';
+import type { SealKeys } from '../protocol/seal.ts';
+import type { Agents } from './agents.ts';
+import type { Clock, Random } from './clock/clock.ts';
+import type { Discovery } from './discovery.ts';
+import type { Events } from './events.ts';
+import type { Files } from './files/files.ts';
+import type { Inbox, Received } from './inbox.ts';
+import type { Naming } from './naming.ts';
+import type { Notices } from './notices.ts';
+import type { Outbox } from './outbox.ts';
+import type { Receipts } from './receipts.ts';
+import { claimOf, waitingRow } from './registration.ts';
+import type { Store } from './store/store.ts';
+
+export interface PickupDeps {
+  readonly store: Store;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly key: HostKey;
+  readonly sealKeys: SealKeys;
+  readonly ax: AxCommand;
+  readonly files: Files;
+  readonly discovery: Discovery;
+  readonly naming: Naming;
+  readonly agents: Agents;
+  readonly inbox: Inbox;
+  readonly outbox: Outbox;
+  readonly receipts: Receipts;
+  readonly notices: Notices;
+  readonly events: Events;
+  readonly onMessage: (row: Received) => void;
+  readonly onReceipt: (row: Received) => void;
+  readonly onChanged: (harness: string, workspace: string) => void;
+}
+
+/** Other waiting messages a fetch names. */
+const LISTED = 10;
+
+export class Pickup {
+  readonly #deps: PickupDeps;
+
+  constructor(deps: PickupDeps) {
+    this.#deps = deps;
+  }
+
+  /** Gives the body. With a session: a hand-out, durable on return. Without: an owner's read. */
+  async fetch(params: { id: unknown; workspace: unknown }, environment: SessionEnvironment | null): Promise<FetchedMessage> {
+    const { store, clock, random, naming, inbox, notices, events } = this.#deps;
+    const row = await this.#find(params);
+    const session = environment === null ? undefined : await this.#attachedSession(row, environment);
+    const token = Buffer.from(random.bytes(12)).toString('hex');
+    const { after, refetch, firstFetchedAt } = await store.write((tx) => {
+      const read = inbox.require(tx, row.sender, row.id);
+      const earlier = { refetch: read.handedOutAt !== null, firstFetchedAt: read.fetchedAt };
+      if (session === undefined) {
+        events.add(tx, { type: 'message.read_by_owner', messageId: row.id, hostId: row.sender, state: read.state });
+        return { after: read, ...earlier };
+      }
+      const handed = inbox.handOut(tx, row.sender, row.id, { token, at: clock.now(), session });
+      const unread = inbox.unread(row.harness, row.workspace, Number.MAX_SAFE_INTEGER, tx);
+      notices.toldBySelf(tx, session, unread.at(-1)?.seq ?? row.seq, clock.now());
+      events.add(tx, { type: 'message.handed_out', messageId: row.id, hostId: row.sender, state: handed.state });
+      return { after: handed, ...earlier };
+    });
+    if (session !== undefined) this.#deps.onMessage(after);
+    const opened = this.#open(after);
+    return {
+      message_id: row.id,
+      hand_out: session === undefined ? '' : token,
+      from: naming.party(opened.headers.from?.name, row.sender),
+      from_host: row.sender,
+      can_reply: opened.headers.from !== undefined,
+      subject: opened.headers.subject ?? null,
+      sent_at: row.sentAt,
+      body: opened.body,
+      bytes: opened.body.length,
+      sha256: Buffer.from(sha256(opened.body)).toString('hex'),
+      first_fetched_at: firstFetchedAt,
+      refetch,
+      by: session === undefined ? 'owner' : 'session',
+      workspace: row.workspace,
+      waiting: inbox
+        .unread(row.harness, row.workspace, LISTED + 1)
+        .filter((other) => other.seq !== row.seq)
+        .slice(0, LISTED)
+        .map(waitingRow),
+    };
+  }
+
+  /** The reader has the whole body: `fetched`, with the sender's receipt, durable on return. Repeating it changes nothing. */
+  async confirm(params: { id: unknown; handOut: unknown }): Promise<{ message_id: string; state: string }> {
+    const { store, clock, key, naming, inbox, outbox, receipts, events } = this.#deps;
+    if (typeof params.handOut !== 'string' || params.handOut === '')
+      throw new AxError('invalid_argument', 'a confirmation names its hand-out');
+    const token = params.handOut;
+    const { received } = naming.message(params.id, 'received');
+    if (received === undefined) throw new AxError('message_not_found', 'there is no such message');
+    const done = await store.write((tx) => {
+      const result = inbox.confirm(tx, received.sender, received.id, token, clock.now());
+      if (!result.first) return result;
+      const row = result.row;
+      events.add(tx, { type: 'message.fetched', messageId: row.id, hostId: row.sender, state: 'fetched' });
+      if (row.sender === key.hostId) outbox.settleLocal(tx, row.id, 'fetched', clock.now());
+      else
+        receipts.add(
+          tx,
+          row.sender,
+          row.id,
+          encodeSigned(
+            signReceipt(key, {
+              outcome: 'fetched',
+              id: row.id,
+              digest: row.digest,
+              sender: row.sender,
+              at: clock.now(),
+              state: 'fetched',
+              storedAs: row.storedAs,
+              liveSession: true,
+              certain: true,
+            }),
+          ),
+        );
+      return result;
+    });
+    if (done.first) this.#deps.onReceipt(done.row);
+    this.#deps.onChanged(done.row.harness, done.row.workspace);
+    return { message_id: received.id, state: done.row.state };
+  }
+
+  /** Headers of a received message, opened. */
+  headers(row: Received): Headers {
+    const { sealKeys, key } = this.#deps;
+    return openEnvelopeHeaders(sealKeys, key.hostId, readEnvelope(readSigned(decode(row.signed), 'an envelope').payload));
+  }
+
+  async #find(params: { id: unknown; workspace: unknown }): Promise<Received> {
+    const { naming, files } = this.#deps;
+    const { received } = naming.message(params.id, 'received');
+    if (received === undefined)
+      throw new AxError('message_not_found', "there is no such message in this host's inbox", { fix: 'ax messages list' });
+    if (params.workspace !== undefined && params.workspace !== null) {
+      const typed = parseWorkspace(params.workspace);
+      const workspace = (await files.canonicalFolder(typed)) ?? typed;
+      if (workspace !== received.workspace)
+        throw new AxError('message_not_found', `message ${received.id} is not for ${workspace}`, { fix: 'ax messages list' });
+    }
+    return received;
+  }
+
+  /** The id of the calling session, which must be attached to the message's agent. */
+  async #attachedSession(row: Received, environment: SessionEnvironment): Promise<string> {
+    const { discovery, agents, ax } = this.#deps;
+    const session = await discovery.prove(claimOf(environment));
+    const agent = agents.at(row.harness, row.workspace);
+    if (agent?.attachments.some((attachment) => attachment.sessionId === session.sessionId) === true) return session.sessionId;
+    if (session.harness !== row.harness || session.workspace !== row.workspace) {
+      throw new AxError(
+        'invalid_state',
+        `the message is for ${row.workspace}; this session works in ${session.workspace} and cannot pick it up`,
+        { fix: 'ax messages list' },
+      );
+    }
+    throw new AxError('invalid_state', 'this session is not attached to the workspace of the message', {
+      fix: setupCommand(ax, agent?.name ?? 'NAME', row.workspace),
+    });
+  }
+
+  #open(row: Received): { headers: Headers; body: Uint8Array } {
+    const { sealKeys, key, inbox } = this.#deps;
+    const envelope = readEnvelope(readSigned(decode(row.signed), 'an envelope').payload);
+    const piece = inbox.body(row);
+    if (piece === undefined) throw new AxError('expired', 'the retention of this message has ended; its body is gone');
+    return {
+      headers: openEnvelopeHeaders(sealKeys, key.hostId, envelope),
+      body: openEnvelopeBody(sealKeys, key.hostId, envelope, [piece]),
+    };
+  }
+}

@@ -1,0 +1,120 @@
+/**
+ * Retention: what ends by time. Forwarding deadlines, the receiver's retention, and the pruning of everything that grows.
+ *
+ * Owns no table; runs each minute over the state owners in bounded steps, in running time. An unread message that expires
+ * leaves a receipt for its sender. The same round flushes the running-time counter.
+ */
+import { toAxError } from '../protocol/errors.ts';
+import { encodeSigned } from '../protocol/hashtree.ts';
+import type { HostKey } from '../protocol/identity.ts';
+import { METADATA_RETENTION_MS } from '../protocol/limits.ts';
+import { signReceipt } from '../protocol/receipt.ts';
+import type { Clock } from './clock/clock.ts';
+import type { Events } from './events.ts';
+import type { Inbox, Received } from './inbox.ts';
+import type { Log } from './log.ts';
+import type { Notices } from './notices.ts';
+import type { Outbox } from './outbox.ts';
+import type { Receipts } from './receipts.ts';
+import type { Store } from './store/store.ts';
+import { UPTIME_FLUSH_MS } from './uptime.ts';
+import type { Uptime } from './uptime.ts';
+
+export interface RetentionDeps {
+  readonly store: Store;
+  readonly clock: Clock;
+  readonly log: Log;
+  readonly key: HostKey;
+  readonly uptime: Uptime;
+  readonly outbox: Outbox;
+  readonly inbox: Inbox;
+  readonly receipts: Receipts;
+  readonly notices: Notices;
+  readonly events: Events;
+  readonly onReceipt: (row: Received) => void;
+}
+
+/** Rows of a kind handled in one transaction. */
+const BATCH = 200;
+
+export class Retention {
+  readonly #deps: RetentionDeps;
+  #cancel: (() => void) | undefined;
+  #stopped = false;
+
+  constructor(deps: RetentionDeps) {
+    this.#deps = deps;
+  }
+
+  start(): void {
+    this.#cancel = this.#deps.clock.after(UPTIME_FLUSH_MS, () => void this.#round());
+  }
+
+  stop(): void {
+    this.#stopped = true;
+    this.#cancel?.();
+  }
+
+  async #round(): Promise<void> {
+    try {
+      while (!this.#stopped && (await this.#step()) >= BATCH);
+    } catch (error) {
+      this.#deps.log.error('retention round failed', { reason: toAxError(error).message });
+    }
+    if (!this.#stopped) this.start();
+  }
+
+  /** One bounded step; returns the largest number of rows of a kind it handled. */
+  async #step(): Promise<number> {
+    const { store, clock, uptime, outbox, inbox, receipts, notices, events, key, onReceipt } = this.#deps;
+    const overdue = outbox.overdue(BATCH);
+    const result = await store.write((tx) => {
+      uptime.flush(tx);
+      for (const row of overdue) {
+        const ended = outbox.expire(tx, row.id, clock.now());
+        if (ended?.state === 'expired')
+          events.add(tx, {
+            type: 'message.expired',
+            messageId: row.id,
+            hostId: row.host,
+            state: 'expired',
+            ...(ended.uncertain ? { detail: 'uncertain' } : {}),
+          });
+      }
+      const retired = inbox.retire(tx, BATCH);
+      for (const row of retired) {
+        if (row.state !== 'expired') continue;
+        events.add(tx, { type: 'message.expired', messageId: row.id, hostId: row.sender, state: 'expired' });
+        if (row.sender === key.hostId) outbox.settleLocal(tx, row.id, 'expired', clock.now());
+        else
+          receipts.add(
+            tx,
+            row.sender,
+            row.id,
+            encodeSigned(
+              signReceipt(key, {
+                outcome: 'expired',
+                id: row.id,
+                digest: row.digest,
+                sender: row.sender,
+                at: clock.now(),
+                state: 'expired',
+                storedAs: row.storedAs,
+                liveSession: false,
+                certain: true,
+              }),
+            ),
+          );
+      }
+      const pruned = Math.max(
+        outbox.prune(tx, BATCH),
+        inbox.prune(tx, BATCH),
+        notices.prune(tx, BATCH),
+        events.prune(tx, uptime.now() - METADATA_RETENTION_MS, BATCH),
+      );
+      return { retired, most: Math.max(overdue.length, retired.length, pruned) };
+    });
+    for (const row of result.retired) if (row.state === 'expired') onReceipt(row);
+    return result.most;
+  }
+}

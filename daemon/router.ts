@@ -1,0 +1,298 @@
+/**
+ * The router: the only way a message enters this host's books as something to send.
+ *
+ * Owns who the sender is, what the destination is, sealing, and the one idempotency rule: a request id makes one message, the
+ * same request again answers with it, another request under the same id is a conflict. Local messages take one transaction
+ * (inbox row and settled outbox row); remote ones go to the outbox and the exchange. Returns only when it is durable.
+ */
+import type { Destination, ReplyAddress } from '../protocol/address.ts';
+import type { QueuedMessage } from '../protocol/control.ts';
+import { SEAL_RANDOM_BYTES, sealMessage } from '../protocol/envelope.ts';
+import type { Headers, SealedMessage } from '../protocol/envelope.ts';
+import { AxError } from '../protocol/errors.ts';
+import { encodeSigned, sha256 } from '../protocol/hashtree.ts';
+import type { HostKey } from '../protocol/identity.ts';
+import { makeMessageId, parseLabel, parseMessageId, parseRequestKey } from '../protocol/ids.ts';
+import type { HostId, MessageId } from '../protocol/ids.ts';
+import {
+  DEFAULT_DEADLINE_MS,
+  DEFAULT_RETENTION_MS,
+  MAX_BODY_BYTES,
+  MAX_DEADLINE_MS,
+  MAX_RETENTION_MS,
+  MAX_SUBJECT_BYTES,
+} from '../protocol/limits.ts';
+import type { SealKeys } from '../protocol/seal.ts';
+import type { MessageKind } from '../protocol/states.ts';
+import { refuseSelf } from './addressing.ts';
+import type { Actor, Addressing, Target } from './addressing.ts';
+import type { Agent, Agents } from './agents.ts';
+import type { Clock, Random } from './clock/clock.ts';
+import type { Events } from './events.ts';
+import type { Inbox, Received } from './inbox.ts';
+import type { Naming } from './naming.ts';
+import type { Outbox, Sent } from './outbox.ts';
+import type { Pickup } from './pickup.ts';
+import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
+
+export interface RouterDeps {
+  readonly store: Store;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly key: HostKey;
+  readonly sealKeys: SealKeys;
+  readonly running: () => number;
+  readonly naming: Naming;
+  readonly addressing: Addressing;
+  readonly agents: Agents;
+  readonly inbox: Inbox;
+  readonly outbox: Outbox;
+  readonly events: Events;
+  readonly pickup: Pickup;
+  readonly requireRoom: () => void;
+  readonly isReady: (host: HostId) => boolean;
+  readonly onQueued: (host: HostId) => void;
+  readonly onReceived: (row: Received) => void;
+}
+
+type Params = Readonly<Record<string, unknown>>;
+
+interface Request {
+  readonly key: string;
+  readonly fingerprint: string;
+  readonly id: MessageId;
+}
+
+export class Router {
+  readonly #deps: RouterDeps;
+
+  constructor(deps: RouterDeps) {
+    this.#deps = deps;
+  }
+
+  /** `ax send`. AxError as lifecycle.md, section 6. */
+  async send(params: Params, actor: Actor): Promise<QueuedMessage> {
+    const request = this.#request(params);
+    const replayed = this.#replay(request, this.#deps.store);
+    if (replayed !== undefined) return replayed;
+    const { addressing } = this.#deps;
+    const sender = await addressing.sender(params, actor);
+    const target = await addressing.target(params);
+    refuseSelf(target, sender, actor);
+    const replyTo = params['reply_to'] === undefined || params['reply_to'] === null ? undefined : parseMessageId(params['reply_to']);
+    return this.#queue(request, params, actor, sender, target, replyTo);
+  }
+
+  /** `ax messages reply`: to the logical address of the message's sender. */
+  async reply(params: Params, actor: Actor): Promise<QueuedMessage> {
+    const { naming, pickup, agents, addressing } = this.#deps;
+    const request = this.#request(params);
+    const replayed = this.#replay(request, this.#deps.store);
+    if (replayed !== undefined) return replayed;
+    const { received } = naming.message(params['id'], 'received');
+    if (received === undefined)
+      throw new AxError('message_not_found', "only a message in this host's inbox can be answered", { fix: 'ax messages list' });
+    const headers = pickup.headers(received);
+    if (headers.from === undefined) throw new AxError('no_reply_address', "the host's owner sent this message; it has no reply address");
+    const own = agents.at(received.harness, received.workspace);
+    const sender =
+      params['agent'] === undefined || params['agent'] === null
+        ? (own ?? (await addressing.sender(params, actor)))
+        : await addressing.sender(params, actor);
+    const host = received.sender === this.#deps.key.hostId ? naming.host('Localhost') : naming.host(received.sender);
+    const target: Target = {
+      host,
+      harness: headers.from.harness,
+      workspace: headers.from.workspace,
+      session: undefined,
+      live: addressing.liveAt(host, headers.from.harness, headers.from.workspace),
+    };
+    return this.#queue(request, params, actor, sender, target, received.id);
+  }
+
+  // --- one request, one message ------------------------------------------------------------------------------------------
+
+  #request(params: Params): Request {
+    const { clock, random } = this.#deps;
+    const body = params['body'];
+    if (!(body instanceof Uint8Array)) throw new AxError('invalid_argument', 'a body is missing');
+    const names = [
+      'id',
+      'host',
+      'to',
+      'session',
+      'workspace',
+      'harness',
+      'kind',
+      'reply_to',
+      'subject',
+      'deadline_ms',
+      'retention_ms',
+      'agent',
+      'local_workspace',
+    ];
+    const facts = JSON.stringify(names.map((name) => params[name] ?? null));
+    const fingerprint = Buffer.from(sha256(Buffer.from(facts, 'utf8'), Uint8Array.of(0), body)).toString('hex');
+    return { key: parseRequestKey(params['request_id']), fingerprint, id: makeMessageId(clock.now(), random.bytes(10)) };
+  }
+
+  #replay(request: Request, reader: StoreReader): QueuedMessage | undefined {
+    const row = this.#deps.outbox.byRequest(request.key, reader);
+    if (row === undefined) return undefined;
+    if (row.request.fingerprint !== request.fingerprint)
+      throw new AxError('key_conflict', 'this request id was used for another message', {
+        details: { message_id: row.id },
+        fix: 'use another --request-id',
+      });
+    return this.#answer(row, true, undefined, []);
+  }
+
+  // --- the message -------------------------------------------------------------------------------------------------------
+
+  async #queue(
+    request: Request,
+    params: Params,
+    actor: Actor,
+    sender: Agent | undefined,
+    target: Target,
+    replyTo: MessageId | undefined,
+  ): Promise<QueuedMessage> {
+    const { store, clock, random, key, sealKeys, requireRoom } = this.#deps;
+    const body = params['body'] as Uint8Array;
+    if (body.length === 0) throw new AxError('invalid_argument', 'the body is empty');
+    if (body.length > MAX_BODY_BYTES)
+      throw new AxError('too_large', `the body has ${body.length} bytes; at most ${MAX_BODY_BYTES} are allowed`, {
+        details: { bytes: body.length, limit: MAX_BODY_BYTES },
+      });
+    const kind: MessageKind = params['kind'] === 'note' ? 'note' : 'message';
+    const deadlineMs = span(params['deadline_ms'], 'a deadline', DEFAULT_DEADLINE_MS, MAX_DEADLINE_MS);
+    const retentionMs = span(params['retention_ms'], 'a retention', DEFAULT_RETENTION_MS, MAX_RETENTION_MS);
+    const subject =
+      params['subject'] === undefined || params['subject'] === null
+        ? undefined
+        : parseLabel(params['subject'], 'a subject', MAX_SUBJECT_BYTES);
+    const from: ReplyAddress | undefined =
+      sender === undefined ? undefined : { name: sender.name, harness: sender.harness, workspace: sender.workspace };
+    const headers: Headers = {
+      ...(subject === undefined ? {} : { subject }),
+      ...(from === undefined ? {} : { from }),
+      ...(replyTo === undefined ? {} : { replyTo }),
+    };
+    const to: Destination = {
+      host: target.host.id,
+      harness: target.harness,
+      workspace: target.workspace,
+      ...(target.session === undefined ? {} : { session: target.session }),
+    };
+    requireRoom();
+    const sealed = sealMessage(
+      key,
+      sealKeys,
+      { id: request.id, kind, to, sentAt: clock.now(), retentionMs, headers, body },
+      random.bytes(SEAL_RANDOM_BYTES),
+    );
+    const notes = sender === undefined ? ['sent as the owner of this host: nobody can reply to it'] : [];
+    const result = await store.write((tx) => {
+      const replayed = this.#replay(request, tx);
+      if (replayed !== undefined) return { replayed };
+      const facts = {
+        id: request.id,
+        host: to.host,
+        to,
+        kind,
+        signed: encodeSigned(sealed.signed),
+        digest: sealed.digest,
+        bytes: body.length,
+        createdAt: clock.now(),
+        deadline: this.#deps.running() + deadlineMs,
+        agent: sender?.name ?? null,
+        origin: actor.origin,
+        request: { key: request.key, fingerprint: request.fingerprint },
+      };
+      return target.host.local ? this.#storeLocal(tx, facts, sealed, retentionMs) : this.#storeRemote(tx, facts, sealed);
+    });
+    if ('replayed' in result) return result.replayed;
+    if (result.received !== undefined) this.#deps.onReceived(result.received);
+    else this.#deps.onQueued(to.host);
+    return this.#answer(result.sent, false, target.live, notes);
+  }
+
+  #storeRemote(
+    tx: StoreTransaction,
+    facts: Omit<Parameters<Outbox['add']>[1], 'state' | 'local'>,
+    sealed: SealedMessage,
+  ): { sent: Sent; received: undefined } {
+    const sent = this.#deps.outbox.add(
+      tx,
+      { ...facts, state: this.#deps.isReady(facts.host) ? 'forwarding' : 'queued', local: false },
+      sealed.pieces[0]!,
+    );
+    this.#deps.events.add(tx, { type: 'message.queued', messageId: facts.id, hostId: facts.host, state: 'queued' });
+    return { sent, received: undefined };
+  }
+
+  #storeLocal(
+    tx: StoreTransaction,
+    facts: Omit<Parameters<Outbox['add']>[1], 'state' | 'local'>,
+    sealed: SealedMessage,
+    retentionMs: number,
+  ): { sent: Sent; received: Received } {
+    const { outbox, inbox, agents, events, key, clock, running } = this.#deps;
+    const sent = outbox.add(tx, { ...facts, state: 'accepted', local: true }, null);
+    const registered = agents.at(facts.to.harness, facts.to.workspace, tx) !== undefined;
+    const admission = inbox.accept(
+      tx,
+      {
+        id: facts.id,
+        sender: key.hostId,
+        state: registered ? 'available' : 'awaiting_setup',
+        storedAs: facts.kind,
+        signed: facts.signed,
+        digest: facts.digest,
+        bytes: facts.bytes,
+        harness: facts.to.harness,
+        workspace: facts.to.workspace,
+        hint: facts.to.session ?? null,
+        sentAt: facts.createdAt,
+        receivedAt: clock.now(),
+        expires: running() + retentionMs,
+      },
+      sealed.pieces[0]!,
+    );
+    if (admission.kind !== 'new') throw new AxError('internal', 'a fresh message id was already known');
+    events.add(tx, { type: 'message.received', messageId: facts.id, hostId: key.hostId, state: admission.row.state });
+    return { sent, received: admission.row };
+  }
+
+  #answer(row: Sent, replayed: boolean, live: boolean | undefined, notes: readonly string[]): QueuedMessage {
+    const { naming, inbox, key } = this.#deps;
+    const local = row.local ? inbox.get(key.hostId, row.id) : undefined;
+    return {
+      message_id: row.id,
+      destination: {
+        host_id: row.host,
+        host: naming.nameOf(row.host),
+        harness: row.to.harness,
+        workspace: row.to.workspace,
+        session_id: row.to.session ?? null,
+      },
+      kind: row.kind,
+      state: row.local && local !== undefined ? local.state : row.state,
+      stored_as: row.local ? row.kind : row.storedAs,
+      live_session: row.receiver?.liveSession ?? live ?? null,
+      from: { host: naming.party(undefined, this.#deps.key.hostId), agent: row.agent },
+      replayed,
+      notes,
+    };
+  }
+}
+
+/** A span in ms out of a parameter: whole, at least 1 s, capped by refusal. */
+function span(value: unknown, what: string, fallback: number, max: number): number {
+  if (value === undefined || value === null) return fallback;
+  if (typeof value !== 'number' || !Number.isSafeInteger(value) || value < 1000)
+    throw new AxError('invalid_argument', `${what} is at least 1 s`);
+  if (value > max)
+    throw new AxError('invalid_argument', `${what} is at most ${Math.floor(max / 3_600_000)} h`, { details: { limit_ms: max } });
+  return value;
+}

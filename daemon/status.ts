@@ -1,0 +1,333 @@
+/**
+ * Status: what operators and senders are told, read from the state owners and changing nothing.
+ *
+ * Owns the overview, the lists and one message's whole story in the shapes of protocol/control.ts. It never says more than
+ * is known: what has not answered is shown with its age, and `uncertain` stays visible until it is resolved.
+ */
+import type { AdminStatus, DaemonStatus, EventRow, HistoryRow, HostRow, MessageRow, MessageStatus } from '../protocol/control.ts';
+import { openEnvelopeHeaders, readEnvelope } from '../protocol/envelope.ts';
+import type { Headers } from '../protocol/envelope.ts';
+import { decode } from '../protocol/codec.ts';
+import { AxError } from '../protocol/errors.ts';
+import { readSigned } from '../protocol/hashtree.ts';
+import type { HostId } from '../protocol/ids.ts';
+import { DEFAULT_LIST_ROWS, MAX_LIST_ROWS, MIN_FREE_BYTES } from '../protocol/limits.ts';
+import { parseWorkspace } from '../protocol/paths.ts';
+import { RECEIVER_STATES, SENDER_STATES } from '../protocol/states.ts';
+import type { SealKeys } from '../protocol/seal.ts';
+import type { Clock } from './clock/clock.ts';
+import type { Discovery } from './discovery.ts';
+import type { Event, Events } from './events.ts';
+import type { Files } from './files/files.ts';
+import type { Greeting } from './greeting.ts';
+import type { Inbox, Received } from './inbox.ts';
+import type { Naming } from './naming.ts';
+import type { Notices } from './notices.ts';
+import type { Outbox, Sent } from './outbox.ts';
+import type { Peer, Peers } from './peers.ts';
+import type { Store } from './store/store.ts';
+
+export interface StatusDeps {
+  readonly store: Store;
+  readonly clock: Clock;
+  readonly self: HostId;
+  readonly sealKeys: SealKeys;
+  readonly running: () => number;
+  readonly files: Files;
+  readonly naming: Naming;
+  readonly greeting: Greeting;
+  readonly discovery: Discovery;
+  readonly peers: Peers;
+  readonly outbox: Outbox;
+  readonly inbox: Inbox;
+  readonly notices: Notices;
+  readonly events: Events;
+  readonly daemon: () => DaemonStatus;
+}
+
+/** Rows looked at for the counts of the overview. */
+const TALLY = 10_000;
+
+export class Status {
+  readonly #deps: StatusDeps;
+
+  constructor(deps: StatusDeps) {
+    this.#deps = deps;
+  }
+
+  host(peer: Peer): HostRow {
+    const view = this.#deps.greeting.view(peer.hostId);
+    return {
+      host_id: peer.hostId,
+      name: peer.name,
+      addresses: peer.addresses,
+      grants: peer.grants,
+      state: view.state,
+      last_seen_at: view.lastSeenAt ?? peer.lastSeenAt,
+      rtt_ms: view.rttMs === null ? null : Math.round(view.rttMs * 100) / 100,
+      version: view.version ?? peer.version,
+    };
+  }
+
+  hosts(): HostRow[] {
+    return this.#deps.peers.all().map((peer) => this.host(peer));
+  }
+
+  overview(): AdminStatus {
+    const { store, outbox, inbox, notices, peers } = this.#deps;
+    const sent = { queued: 0, forwarding: 0, deferred: 0, uncertain: 0 };
+    for (const peer of peers.all()) {
+      for (const row of outbox.open(peer.hostId, 0, TALLY)) {
+        if (row.state === 'queued' || row.state === 'forwarding' || row.state === 'deferred') sent[row.state]++;
+        if (row.uncertain) sent.uncertain++;
+      }
+    }
+    const status = store.status();
+    return {
+      daemon: this.#deps.daemon(),
+      hosts: this.hosts(),
+      outbox: sent,
+      inbox: inbox.tally(TALLY),
+      notices: notices.counts(),
+      store: { path: status.path, bytes: status.bytes, free_bytes: status.freeBytes, entries: status.entries },
+      attention: this.#attention(status.freeBytes),
+    };
+  }
+
+  #attention(freeBytes: number): AdminStatus['attention'] {
+    const { peers, greeting, outbox, inbox, discovery, naming } = this.#deps;
+    const found: { what: string; since: number | null; fix: string }[] = [];
+    if (freeBytes < MIN_FREE_BYTES)
+      found.push({ what: `only ${freeBytes} bytes are free: nothing new is accepted or queued`, since: null, fix: 'free some disk space' });
+    const copies = greeting.warnings();
+    for (const host of copies.copies)
+      found.push({
+        what: `the host id of ${naming.nameOf(host)} is alive in two places: its key was copied`,
+        since: null,
+        fix: 'stop one of the two and give it a new state folder',
+      });
+    if (copies.self !== undefined)
+      found.push({
+        what: `${naming.nameOf(copies.self.by)} sees this host's own id alive in two places: the key was copied`,
+        since: copies.self.at,
+        fix: 'stop one of the two and give it a new state folder',
+      });
+    for (const peer of peers.all()) {
+      const view = greeting.view(peer.hostId);
+      if (view.state === 'untrusted')
+        found.push({
+          what: `${peer.name} does not know this host`,
+          since: null,
+          fix: 'on that host: ax host add, or pair anew with an invite',
+        });
+      if (view.state === 'update_required')
+        found.push({
+          what: `${peer.name} runs an ax without a common protocol (${view.version ?? 'unknown'})`,
+          since: null,
+          fix: 'update ax on the older host',
+        });
+      if (view.state === 'wrong_peer')
+        found.push({
+          what: `another key answers at the address of ${peer.name}`,
+          since: null,
+          fix: `check the address: ax host show ${peer.name}`,
+        });
+      const oldest = outbox.open(peer.hostId, 0, 1)[0];
+      if (oldest !== undefined && view.state === 'down')
+        found.push({
+          what: `messages wait for ${peer.name}, which is not reachable`,
+          since: oldest.createdAt,
+          fix: `ax host ping ${peer.name}`,
+        });
+    }
+    for (const address of inbox.unreadAddresses().slice(0, 20)) {
+      const oldest = inbox.unread(address.harness, address.workspace, 1)[0];
+      if (oldest === undefined) continue;
+      const live = discovery.at(address.harness, address.workspace);
+      if (live.length === 0)
+        found.push({
+          what: `unread messages for ${address.workspace}, where no ${address.harness} session is live`,
+          since: oldest.receivedAt,
+          fix: 'start a session there; it is told by itself',
+        });
+      else if (oldest.notice?.outcome === 'withheld')
+        found.push({
+          what: `unread messages for ${address.workspace} wake nobody: several sessions could be meant`,
+          since: oldest.receivedAt,
+          fix: 'in one of them: ax messages list',
+        });
+      else if (oldest.notice?.outcome === 'held' || oldest.notice?.outcome === 'blocked')
+        found.push({
+          what: `a session in ${address.workspace} ${oldest.notice.outcome === 'held' ? 'holds' : 'refuses'} notices`,
+          since: oldest.notice.at,
+          fix: 'its user decides: approve it there, or set crossSessionInbound in the user settings',
+        });
+    }
+    return found;
+  }
+
+  /** Inbox or sent list, newest first. */
+  async list(params: Readonly<Record<string, unknown>>): Promise<{ messages: MessageRow[]; scope: string }> {
+    const { inbox, outbox, naming, files } = this.#deps;
+    const sent = params['sent'] === true;
+    const limit = limitOf(params['limit']);
+    const states: readonly string[] = sent ? SENDER_STATES : RECEIVER_STATES;
+    const state = params['state'];
+    if (state !== undefined && state !== null && (typeof state !== 'string' || !states.includes(state)))
+      throw new AxError('invalid_argument', `a state is one of ${states.join(', ')}`);
+    const typed = params['workspace'] === undefined || params['workspace'] === null ? undefined : parseWorkspace(params['workspace']);
+    const workspace = typed === undefined ? undefined : ((await files.canonicalFolder(typed)) ?? typed);
+    const start = params['before'] === undefined || params['before'] === null ? undefined : naming.message(params['before'], 'any');
+    const rows: MessageRow[] = [];
+    let before = sent ? start?.sent?.seq : start?.received?.seq;
+    for (;;) {
+      const page: readonly (Sent | Received)[] = sent ? outbox.page(before, 200) : inbox.page(before, 200);
+      for (const row of page) {
+        const shown = 'host' in row ? this.#sentRow(row) : this.#receivedRow(row);
+        if ((state ?? shown.state) === shown.state && (workspace ?? shown.workspace) === shown.workspace) rows.push(shown);
+        if (rows.length >= limit) break;
+      }
+      const last = page.at(-1);
+      if (rows.length >= limit || page.length < 200 || last === undefined) break;
+      before = last.seq;
+    }
+    return { messages: rows, scope: workspace ?? 'all workspaces of this host' };
+  }
+
+  #headers(signed: Uint8Array): Headers {
+    return openEnvelopeHeaders(this.#deps.sealKeys, this.#deps.self, readEnvelope(readSigned(decode(signed), 'an envelope').payload));
+  }
+
+  #sentRow(row: Sent): MessageRow {
+    const { naming } = this.#deps;
+    return {
+      message_id: row.id,
+      kind: row.kind,
+      state: row.state,
+      harness: row.to.harness,
+      workspace: row.to.workspace,
+      from: naming.party(row.agent, this.#deps.self),
+      to: naming.nameOf(row.host),
+      subject: this.#headers(row.signed).subject ?? null,
+      bytes: row.bytes,
+      received_at: row.acceptedAt,
+      handed_out_at: row.receiver?.handedOut === true ? row.receiver.at : null,
+      fetched_at: row.fetchedAt,
+    };
+  }
+
+  #receivedRow(row: Received): MessageRow {
+    const { naming, self } = this.#deps;
+    const headers = this.#headers(row.signed);
+    return {
+      message_id: row.id,
+      kind: row.storedAs,
+      state: row.state,
+      harness: row.harness,
+      workspace: row.workspace,
+      from: naming.party(headers.from?.name, row.sender),
+      to: naming.party(undefined, self),
+      subject: headers.subject ?? null,
+      bytes: row.bytes,
+      received_at: row.receivedAt,
+      handed_out_at: row.handedOutAt,
+      fetched_at: row.fetchedAt,
+    };
+  }
+
+  /** One message's whole story. AxError `message_not_found`, `ambiguous_id`. */
+  message(id: unknown): MessageStatus {
+    const { naming, self } = this.#deps;
+    const found = naming.message(id, 'any');
+    if (found.received !== undefined && (found.sent === undefined || found.sent.local)) return this.#received(found.received, found.sent);
+    if (found.sent === undefined) throw new AxError('message_not_found', 'there is no such message');
+    const row = found.sent;
+    const open = row.state === 'queued' || row.state === 'forwarding' || row.state === 'deferred';
+    return {
+      message_id: row.id,
+      side: 'sender',
+      state: row.state,
+      uncertain: row.uncertain,
+      cancel_requested: row.cancelRequested,
+      receiver_state: row.receiver?.state ?? null,
+      receiver_at: row.receiver?.at ?? null,
+      receiver_notice: row.receiver?.notice ?? null,
+      handed_out_at: row.receiver?.handedOut === true ? row.receiver.at : null,
+      fetched_at: row.fetchedAt,
+      stored_as: row.storedAs,
+      live_session: row.receiver?.liveSession ?? null,
+      cause: row.cause,
+      destination: {
+        host_id: row.host,
+        host: naming.nameOf(row.host),
+        harness: row.to.harness,
+        workspace: row.to.workspace,
+        session_id: row.to.session ?? null,
+      },
+      from: naming.party(row.agent, self),
+      subject: this.#headers(row.signed).subject ?? null,
+      bytes: row.bytes,
+      remaining_ms: open ? Math.max(0, row.deadline - this.#deps.running()) : null,
+      history: this.#history(row.id),
+    };
+  }
+
+  #received(row: Received, sent: Sent | undefined): MessageStatus {
+    const { naming, self, discovery } = this.#deps;
+    const headers = this.#headers(row.signed);
+    return {
+      message_id: row.id,
+      side: sent === undefined ? 'receiver' : 'local',
+      state: row.state,
+      uncertain: false,
+      cancel_requested: false,
+      receiver_state: row.state,
+      receiver_at: row.fetchedAt ?? row.handedOutAt ?? row.receivedAt,
+      receiver_notice: row.notice?.outcome ?? null,
+      handed_out_at: row.handedOutAt,
+      fetched_at: row.fetchedAt,
+      stored_as: row.storedAs,
+      live_session: discovery.at(row.harness, row.workspace).length > 0,
+      cause: null,
+      destination: { host_id: self, host: 'Localhost', harness: row.harness, workspace: row.workspace, session_id: row.hint },
+      from: naming.party(headers.from?.name, row.sender),
+      subject: headers.subject ?? null,
+      bytes: row.bytes,
+      remaining_ms: row.bodyKept ? Math.max(0, row.expires - this.#deps.running()) : null,
+      history: this.#history(row.id),
+    };
+  }
+
+  #history(id: string): HistoryRow[] {
+    return this.#deps.events
+      .of(id)
+      .map((event) => ({
+        seq: event.seq,
+        at: event.at,
+        state: event.type.startsWith('message.')
+          ? event.type.slice(8)
+          : `${event.type}${event.state === undefined ? '' : ` ${event.state}`}`,
+        detail: event.detail ?? null,
+      }));
+  }
+}
+
+export function eventRow(event: Event): EventRow {
+  return {
+    seq: event.seq,
+    at: event.at,
+    type: event.type,
+    message_id: event.messageId ?? null,
+    host_id: event.hostId ?? null,
+    subject: event.subject ?? null,
+    state: event.state ?? null,
+    detail: event.detail ?? null,
+  };
+}
+
+function limitOf(value: unknown): number {
+  if (value === undefined || value === null) return DEFAULT_LIST_ROWS;
+  if (typeof value !== 'number' || !Number.isSafeInteger(value) || value < 1 || value > MAX_LIST_ROWS)
+    throw new AxError('invalid_argument', `a limit is from 1 to ${MAX_LIST_ROWS}`);
+  return value;
+}
