@@ -230,7 +230,7 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     pickup,
     requireRoom,
     isReady: (host) => greeting.isReady(host),
-    onQueued: (host) => exchange.wake(host),
+    onQueued: (host, id) => exchange.wake(host, id),
     onReceived,
   });
   const retention = new Retention({ store, clock, log, key, uptime, outbox, inbox, receipts, notices, events, onReceipt });

@@ -41,6 +41,8 @@ interface Lane {
   cancelTimer: (() => void) | undefined;
   /** Entries refused for now on their own account: not before this monotonic ms. */
   readonly notBefore: Map<MessageId, number>;
+  /** Entries of which no copy can be on its way: every attempt so far, all in this life, was answered or never left. */
+  readonly untouched: Set<MessageId>;
 }
 
 export interface ExchangeDeps {
@@ -96,9 +98,10 @@ export class Exchange {
     );
   }
 
-  /** Something may wait for this host. */
-  wake(host: HostId): void {
+  /** Something may wait for this host. `fresh` names a new entry, of which nothing has left yet. */
+  wake(host: HostId, fresh?: MessageId): void {
     const lane = this.#lane(host);
+    if (fresh !== undefined) lane.untouched.add(fresh);
     lane.again = true;
     if (lane.running || this.#stopped) return;
     lane.running = true;
@@ -118,8 +121,7 @@ export class Exchange {
 
   /** Asks a host for something within `timeoutMs`. AxError as the link, or as the host refused. */
   async ask(host: HostId, request: WireRequest, timeoutMs: number): Promise<Fields> {
-    const { greeting } = this.#deps;
-    const view = greeting.view(host);
+    const view = this.#deps.greeting.view(host);
     if (view.state === 'update_required' && view.range !== null) throw updateRequired(view.version ?? 'unknown', view.range);
     return this.#request(host, request, timeoutMs);
   }
@@ -135,6 +137,7 @@ export class Exchange {
         pauseMs: RETRY_FIRST_MS,
         cancelTimer: undefined,
         notBefore: new Map(),
+        untouched: new Set(),
       };
       this.#lanes.set(host, lane);
     }
@@ -164,11 +167,19 @@ export class Exchange {
   /** Blocks a lane for its growing pause (or as long as the peer asked), then tries again. */
   #pause(host: HostId, lane: Lane, askedMs = 0): void {
     if (this.#stopped) return;
-    const pause = Math.min(RETRY_CAP_MS, Math.max(lane.pauseMs, askedMs));
-    lane.pauseMs = Math.min(RETRY_CAP_MS, lane.pauseMs * 2);
+    const alreadyPaused = this.#deps.clock.monotonic() < lane.blockedUntil; // many attempts fail together: one pause, not one each
+    const pause = Math.min(RETRY_CAP_MS, Math.max(alreadyPaused ? 0 : lane.pauseMs, askedMs));
+    if (alreadyPaused && this.#deps.clock.monotonic() + pause <= lane.blockedUntil) return;
+    if (!alreadyPaused) lane.pauseMs = Math.min(RETRY_CAP_MS, lane.pauseMs * 2);
     lane.blockedUntil = this.#deps.clock.monotonic() + pause;
     lane.cancelTimer?.();
     lane.cancelTimer = this.#deps.clock.after(pause, () => this.wake(host));
+  }
+
+  /** Leaves one entry for later on its own account (its workspace's grant is missing); the others go on. */
+  #postpone(host: HostId, lane: Lane, id: MessageId): void {
+    lane.notBefore.set(id, this.#deps.clock.monotonic() + RETRY_CAP_MS);
+    this.#deps.clock.after(RETRY_CAP_MS, () => this.wake(host));
   }
 
   async #request(host: HostId, request: WireRequest, timeoutMs = REQUEST_TIMEOUT_MS): Promise<Fields> {
@@ -222,19 +233,20 @@ export class Exchange {
     let after = 0;
     while (picked.length + lane.inFlight.size < FORWARD_WINDOW) {
       const rows = outbox.open(host, after, FORWARD_WINDOW);
-      const last = rows.at(-1);
-      if (last === undefined) break;
-      after = last.seq;
+      if (rows.length === 0) break;
+      after = rows.at(-1)!.seq;
       const fit = rows.filter(
         (row) => !row.cancelRequested && !lane.inFlight.has(row.id) && (lane.notBefore.get(row.id) ?? 0) <= clock.monotonic(),
       );
       picked.push(...fit.slice(0, FORWARD_WINDOW - picked.length - lane.inFlight.size));
     }
     if (picked.length === 0) return;
-    const fresh = picked.filter((row) => !(row.state === 'forwarding' && row.uncertain)).map((row) => row.id);
-    if (fresh.length > 0) {
+    const resting = picked.filter((row) => !(row.state === 'forwarding' && row.uncertain));
+    if (resting.length > 0) {
+      for (const row of resting) if (!row.uncertain) lane.untouched.add(row.id);
       await store.write((tx) => {
-        for (const row of outbox.leaving(tx, fresh))
+        const ids = resting.map((row) => row.id);
+        for (const row of outbox.leaving(tx, ids))
           if (row.cause === null) events.add(tx, { type: 'message.forwarding', messageId: row.id, hostId: host, state: row.state });
       });
     }
@@ -261,22 +273,24 @@ export class Exchange {
           pieces: [body],
         });
         await this.#takeReceipt(host, fields);
+        lane.untouched.delete(id);
         lane.pauseMs = RETRY_FIRST_MS;
       } catch (error) {
         const failed = toAxError(error);
         const cause = causeOf(failed, clock.now());
         const refused = refusedClass(failed);
-        if (refused === undefined) this.#pause(host, lane);
-        else if (refused === 'deferred' && failed.code === 'grant_missing') lane.notBefore.set(id, clock.monotonic() + RETRY_CAP_MS);
-        else if (refused === 'deferred') this.#pause(host, lane, Number(failed.details?.['retry_after_ms'] ?? 0));
+        const certain = lane.untouched.has(id) && (refused !== undefined || failed.details?.['sent'] === false);
+        if (!certain) lane.untouched.delete(id);
+        if (refused === 'deferred' && failed.code === 'grant_missing') this.#postpone(host, lane, id);
+        else if (refused !== 'rejected') this.#pause(host, lane, Number(failed.details?.['retry_after_ms'] ?? 0));
         await store.write((tx) => {
           const before = outbox.get(id, tx);
           const next =
             refused === 'rejected'
               ? outbox.refuse(tx, id, cause)
               : refused === 'deferred'
-                ? outbox.defer(tx, id, cause)
-                : outbox.unanswered(tx, id, failed.details?.['sent'] !== false, cause);
+                ? outbox.defer(tx, id, certain, cause)
+                : outbox.unanswered(tx, id, certain, cause);
           if (
             next !== undefined &&
             (next.state === 'refused' || next.state === 'cancelled' || (next.state === 'deferred' && before?.cause?.code !== cause.code))
@@ -317,9 +331,8 @@ export class Exchange {
     let after = 0;
     for (;;) {
       const rows = outbox.accepted(host, after, MAX_PROGRESS_IDS);
-      const last = rows.at(-1);
-      if (last === undefined) return;
-      after = last.seq;
+      if (rows.length === 0) return;
+      after = rows.at(-1)!.seq;
       const fields = await this.#request(host, { type: 'progress', ids: rows.map((row) => row.id) });
       const items = asList(fields['items'], 'items', MAX_PROGRESS_IDS).map((item) => readProgress(item));
       await store.write((tx) => items.forEach((item) => outbox.progress(tx, host, item)));

@@ -148,6 +148,12 @@ export class Inbox {
       .flatMap((entry) => getRow<Received>(reader, 'inbox', entry.key.slice(entry.key.lastIndexOf('/') + 1)) ?? []);
   }
 
+  /** Sequence of the newest unread message under an address; 0 when there is none. */
+  newestUnread(harness: string, workspace: string, reader: StoreReader = this.#store): number {
+    const last = reader.range('inbox_index', { ...under(`o/${addressKey(harness, workspace)}/`), reverse: true, limit: 1 })[0];
+    return last === undefined ? 0 : Number(last.key.slice(last.key.lastIndexOf('/') + 1));
+  }
+
   countUnread(harness: string, workspace: string): number {
     return this.#store.count('inbox_index', under(`o/${addressKey(harness, workspace)}/`));
   }

@@ -182,8 +182,7 @@ export class Outbox {
   receipt(tx: StoreTransaction, receipt: Receipt): Sent | undefined {
     const row = this.get(receipt.id, tx);
     if (row === undefined || row.host !== receipt.receiver) return undefined;
-    const blank = receipt.digest.every((byte) => byte === 0);
-    if (!blank && Buffer.compare(row.digest, receipt.digest) !== 0)
+    if (Buffer.compare(row.digest, receipt.digest) !== 0)
       throw new AxError('key_conflict', 'the receipt names another message under this id');
     const mirror: Mirror = {
       state: receipt.state,
@@ -205,7 +204,7 @@ export class Outbox {
     }
     if (receipt.outcome === 'cancelled')
       return this.#step(tx, row, { ...told, acceptedAt: row.acceptedAt, state: 'cancelled', cancelRequested: false });
-    const next: SenderState = SENDER_ENDS.has(row.state) && row.state !== 'expired' ? row.state : 'accepted';
+    const next: SenderState = row.state === 'fetched' || row.state === 'cancelled' ? row.state : 'accepted';
     const lost = receipt.outcome === 'too_late';
     return this.#step(tx, row, {
       ...told,
@@ -246,11 +245,11 @@ export class Outbox {
     return this.#step(tx, row, { receiver });
   }
 
-  /** The receiver said "not now". */
-  defer(tx: StoreTransaction, id: MessageId, cause: Cause): Sent | undefined {
+  /** The receiver said "not now". `certain`: no earlier attempt's copy can still be on its way. */
+  defer(tx: StoreTransaction, id: MessageId, certain: boolean, cause: Cause): Sent | undefined {
     const row = this.get(id, tx);
     if (row === undefined || !senderMay(row.state, 'deferred') || row.acceptedAt !== null) return undefined;
-    return this.#step(tx, row, { state: 'deferred', uncertain: false, cause });
+    return this.#step(tx, row, { state: 'deferred', uncertain: row.uncertain && !certain, cause });
   }
 
   /** The receiver refused for good. A refusal never overwrites an acceptance, and nothing later overwrites a refusal. */
@@ -260,11 +259,11 @@ export class Outbox {
     return this.#step(tx, row, { state: row.cancelRequested ? 'cancelled' : 'refused', uncertain: false, cause, cancelRequested: false });
   }
 
-  /** An attempt ended without an answer: `left` says whether bytes may have reached the peer. */
-  unanswered(tx: StoreTransaction, id: MessageId, left: boolean, cause: Cause): Sent | undefined {
+  /** An attempt ended without an answer. `certain`: neither it nor an earlier one can have left anything with the peer. */
+  unanswered(tx: StoreTransaction, id: MessageId, certain: boolean, cause: Cause): Sent | undefined {
     const row = this.get(id, tx);
     if (row === undefined || row.state !== 'forwarding') return undefined;
-    return this.#step(tx, row, left ? { cause } : { state: 'queued', uncertain: false, cause });
+    return this.#step(tx, row, certain ? { state: 'queued', uncertain: false, cause } : { cause });
   }
 
   /**

@@ -75,8 +75,7 @@ export class Pickup {
         return { after: read, ...earlier };
       }
       const handed = inbox.handOut(tx, row.sender, row.id, { token, at: clock.now(), session });
-      const unread = inbox.unread(row.harness, row.workspace, Number.MAX_SAFE_INTEGER, tx);
-      notices.toldBySelf(tx, session, unread.at(-1)?.seq ?? row.seq, clock.now());
+      notices.toldBySelf(tx, session, Math.max(row.seq, inbox.newestUnread(row.harness, row.workspace, tx)), clock.now());
       events.add(tx, { type: 'message.handed_out', messageId: row.id, hostId: row.sender, state: handed.state });
       return { after: handed, ...earlier };
     });

@@ -51,7 +51,7 @@ export interface RouterDeps {
   readonly pickup: Pickup;
   readonly requireRoom: () => void;
   readonly isReady: (host: HostId) => boolean;
-  readonly onQueued: (host: HostId) => void;
+  readonly onQueued: (host: HostId, id: MessageId) => void;
   readonly onReceived: (row: Received) => void;
 }
 
@@ -213,7 +213,7 @@ export class Router {
     });
     if ('replayed' in result) return result.replayed;
     if (result.received !== undefined) this.#deps.onReceived(result.received);
-    else this.#deps.onQueued(to.host);
+    else this.#deps.onQueued(to.host, request.id);
     return this.#answer(result.sent, false, target.live, notes);
   }
 

@@ -299,16 +299,12 @@ export class Status {
   }
 
   #history(id: string): HistoryRow[] {
-    return this.#deps.events
-      .of(id)
-      .map((event) => ({
-        seq: event.seq,
-        at: event.at,
-        state: event.type.startsWith('message.')
-          ? event.type.slice(8)
-          : `${event.type}${event.state === undefined ? '' : ` ${event.state}`}`,
-        detail: event.detail ?? null,
-      }));
+    return this.#deps.events.of(id).map((event) => ({
+      seq: event.seq,
+      at: event.at,
+      state: event.type.startsWith('message.') ? event.type.slice(8) : `${event.type}${event.state === undefined ? '' : ` ${event.state}`}`,
+      detail: event.detail ?? null,
+    }));
   }
 }
 

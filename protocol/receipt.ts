@@ -20,7 +20,7 @@ const RECEIPT_VERSION = 1;
 export interface Receipt {
   readonly outcome: ReceiptOutcome;
   readonly id: MessageId;
-  /** SHA-256 of the envelope's payload; all zero for a cancel of a message the receiver has never seen. */
+  /** SHA-256 of the envelope's payload, as the sender's cancel or envelope names it. */
   readonly digest: Uint8Array;
   readonly sender: HostId;
   readonly receiver: HostId;

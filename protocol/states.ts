@@ -15,14 +15,17 @@ export type ReceiverState = (typeof RECEIVER_STATES)[number];
 export const SENDER_ENDS: ReadonlySet<SenderState> = new Set(['fetched', 'refused', 'expired', 'cancelled']);
 export const RECEIVER_ENDS: ReadonlySet<ReceiverState> = new Set(['fetched', 'expired', 'cancelled']);
 
-/** Steps a sender's entry may take. A state may always be confirmed again. A late acceptance corrects an uncertain expiry. */
+/**
+ * Steps a sender's entry may take. A state may always be confirmed again. The receiver's signed word about a late copy corrects an
+ * expiry or a refusal that an earlier, unanswered copy made untrue; nothing else leaves an end.
+ */
 const SENDER_STEPS: Record<SenderState, readonly SenderState[]> = {
   queued: ['forwarding', 'deferred', 'accepted', 'fetched', 'refused', 'expired', 'cancelled'],
   forwarding: ['queued', 'deferred', 'accepted', 'fetched', 'refused', 'expired', 'cancelled'],
   deferred: ['forwarding', 'accepted', 'fetched', 'refused', 'expired', 'cancelled'],
   accepted: ['fetched', 'expired', 'cancelled'],
   fetched: [],
-  refused: [],
+  refused: ['accepted', 'fetched', 'expired', 'cancelled'],
   expired: ['accepted', 'fetched', 'cancelled'],
   cancelled: [],
 };
