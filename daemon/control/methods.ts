@@ -185,13 +185,14 @@ async function cancel(deps: MethodDeps, params: Params, actor: Actor): Promise<R
   const { id, host, local } = found.sent;
   const result = await store.write((tx) => {
     if (!local) {
-      const row = outbox.cancel(tx, id);
-      events.add(tx, {
-        type: row.state === 'cancelled' ? 'message.cancelled' : 'message.cancel_requested',
-        messageId: id,
-        hostId: host,
-        state: row.state,
-      });
+      const { row, isNew } = outbox.cancel(tx, id);
+      if (isNew)
+        events.add(tx, {
+          type: row.state === 'cancelled' ? 'message.cancelled' : 'message.cancel_requested',
+          messageId: id,
+          hostId: host,
+          state: row.state,
+        });
       return row.state === 'cancelled' ? 'cancelled' : 'cancel_requested';
     }
     const decided = inbox.cancel(tx, self, id, found.sent!.digest);
@@ -201,7 +202,7 @@ async function cancel(deps: MethodDeps, params: Params, actor: Actor): Promise<R
       });
     if (decided.outcome === 'expired') throw new AxError('expired', 'the message has expired; there is nothing to cancel');
     outbox.settleLocal(tx, id, 'cancelled', 0);
-    events.add(tx, { type: 'message.cancelled', messageId: id, hostId: self, state: 'cancelled' });
+    if (decided.isNew) events.add(tx, { type: 'message.cancelled', messageId: id, hostId: self, state: 'cancelled' });
     return 'cancelled';
   });
   if (!local) exchange.wake(host);

@@ -1,0 +1,75 @@
+/**
+ * The body of a message out of the command line: exactly one of the positional text, --message, --file, or stdin.
+ *
+ * Owns the limits that are checked before the daemon is asked (not empty, at most MAX_BODY_BYTES); never holds more than the limit
+ * and one byte. The bytes are taken as they are.
+ */
+import { open } from 'node:fs/promises';
+import { AxError } from '../protocol/errors.ts';
+import { MAX_BODY_BYTES } from '../protocol/limits.ts';
+import type { Options } from './command.ts';
+import { textOption } from './command.ts';
+import { size } from './output.ts';
+import { awaiting } from './wait.ts';
+
+export interface Body {
+  readonly bytes: Uint8Array;
+  /** The same line typed again does not hold the body: it came through stdin. */
+  readonly isFromStdin: boolean;
+}
+
+/** AxError `usage` for none or several sources, `invalid_argument` when empty, `too_large`, `not_found` for the file. */
+export async function readBody(positional: string | undefined, options: Options): Promise<Body> {
+  const message = textOption(options, 'message');
+  const file = textOption(options, 'file');
+  const given = [positional, message, file].filter((source) => source !== undefined).length;
+  if (given > 1) throw new AxError('usage', 'give the body once: as text, with --message, with --file, or on stdin');
+  if (given === 0 && process.stdin.isTTY) {
+    throw new AxError('usage', 'the body is missing: give it as text, with --message, with --file, or on stdin');
+  }
+  const isFromStdin = given === 0 || positional === '-' || file === '-';
+  let bytes: Uint8Array;
+  if (isFromStdin) bytes = await awaiting('the body on stdin', readUpTo(process.stdin));
+  else if (file !== undefined) bytes = await readFileBody(file);
+  else bytes = requireFits(new TextEncoder().encode(positional ?? message ?? ''));
+  if (bytes.length === 0) throw new AxError('invalid_argument', 'the body is empty');
+  return { bytes, isFromStdin };
+}
+
+function tooLarge(found: string): AxError {
+  return new AxError('too_large', `the body has ${found}; at most ${MAX_BODY_BYTES} bytes (${size(MAX_BODY_BYTES)}) are allowed`, {
+    details: { limit: MAX_BODY_BYTES },
+  });
+}
+
+function requireFits(bytes: Uint8Array): Uint8Array {
+  if (bytes.length > MAX_BODY_BYTES) throw tooLarge(`${bytes.length} bytes`);
+  return bytes;
+}
+
+async function readUpTo(source: AsyncIterable<Uint8Array | string>): Promise<Uint8Array> {
+  const chunks: Uint8Array[] = [];
+  let length = 0;
+  for await (const chunk of source) {
+    const bytes = typeof chunk === 'string' ? Buffer.from(chunk) : chunk;
+    chunks.push(bytes);
+    length += bytes.length;
+    if (length > MAX_BODY_BYTES) throw tooLarge(`more than ${MAX_BODY_BYTES} bytes`);
+  }
+  return new Uint8Array(Buffer.concat(chunks));
+}
+
+async function readFileBody(path: string): Promise<Uint8Array> {
+  const file = await open(path, 'r').catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT') throw new AxError('not_found', `there is no file ${path}`, { cause: error });
+    throw new AxError('invalid_argument', `the file ${path} cannot be read (${error.code ?? error.message})`, { cause: error });
+  });
+  try {
+    const found = await file.stat();
+    if (found.isDirectory()) throw new AxError('invalid_argument', `${path} is a folder`);
+    if (found.isFile() && found.size > MAX_BODY_BYTES) throw tooLarge(`${found.size} bytes`);
+    return await awaiting(`the end of ${path}`, readUpTo(file.createReadStream({ autoClose: false })));
+  } finally {
+    await file.close();
+  }
+}

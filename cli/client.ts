@@ -1,0 +1,157 @@
+/**
+ * The CLI's end of the control socket: one request, one answer, one connection.
+ *
+ * Owns what a missing, silent, foreign or differently versioned daemon is told as. It decides nothing about a result.
+ * Invariant: every failure is an AxError, and `wasContacted` tells the ones after which the request may have reached the daemon.
+ */
+import { lstatSync } from 'node:fs';
+import { createConnection } from 'node:net';
+import type { Socket } from 'node:net';
+import { dirname } from 'node:path';
+import { asFields, decode, encode, flag, text, whole } from '../protocol/codec.ts';
+import type { Fields } from '../protocol/codec.ts';
+import type { ControlRequest, Method } from '../protocol/control.ts';
+import { AxError, ERROR_TABLE, isErrorCode } from '../protocol/errors.ts';
+import type { ErrorDetails } from '../protocol/errors.ts';
+import { encodeFrame, readFrames } from '../protocol/frame.ts';
+import { MAX_POLL_MS } from '../protocol/limits.ts';
+import { AX_VERSION, CONTROL_PROTOCOL } from '../protocol/version.ts';
+import { axCommand } from './environment.ts';
+import type { Environment } from './environment.ts';
+import { awaiting } from './wait.ts';
+
+/** Longest wait for an answer, ms: a long poll and room for the daemon's own bounds. */
+const ANSWER_TIMEOUT_MS = MAX_POLL_MS + 35_000;
+const FROZEN: ReadonlySet<Method> = new Set<Method>(['daemon.hello', 'daemon.stop']);
+
+const contacted = new WeakSet<AxError>();
+
+export interface CallOptions {
+  /** What the user reads after 2 s: "waiting for …"; null when it was said before. */
+  readonly what?: string | null;
+  readonly timeoutMs?: number;
+}
+
+/** Asks this host's daemon. The result has the fields that protocol/control.ts names for the method. */
+export async function call<T>(environment: Environment, method: Method, params: object = {}, options: CallOptions = {}): Promise<T> {
+  requireOwnSocket(environment);
+  const what = options.what === undefined ? 'the daemon to answer' : options.what;
+  const answer = exchange(environment, method, params, options.timeoutMs ?? ANSWER_TIMEOUT_MS);
+  return (await (what === null ? answer : awaiting(what, answer))) as T;
+}
+
+async function exchange(environment: Environment, method: Method, params: object, timeoutMs: number): Promise<Fields> {
+  const { origin, session, socketPath } = environment;
+  const request: ControlRequest = { v: CONTROL_PROTOCOL, id: 1, method, params: { ...params }, origin, session };
+  const frame = encodeFrame(encode(request));
+  const socket = await connect(environment);
+  const timer = setTimeout(
+    () => socket.destroy(new AxError('timeout', `the daemon gave no answer in ${Math.round(timeoutMs / 1000)} s`)),
+    timeoutMs,
+  );
+  try {
+    socket.write(frame);
+    for await (const answer of readFrames(socket)) return readAnswer(environment, method, answer);
+    throw lost(socketPath);
+  } catch (error) {
+    const failure = error instanceof AxError ? error : lost(socketPath, error);
+    contacted.add(failure);
+    throw failure;
+  } finally {
+    clearTimeout(timer);
+    socket.destroy();
+  }
+}
+
+function lost(path: string, cause?: unknown): AxError {
+  return new AxError('daemon_unavailable', `the daemon at ${path} closed the connection before it answered`, { cause });
+}
+
+async function connect(environment: Environment): Promise<Socket> {
+  return new Promise<Socket>((resolve, reject) => {
+    const socket = createConnection({ path: environment.socketPath });
+    const onError = (error: NodeJS.ErrnoException): void => reject(asConnectError(environment, error));
+    socket.once('error', onError);
+    socket.once('connect', () => {
+      socket.off('error', onError);
+      // Reading reports errors by itself; this keeps one that comes while nobody reads from ending the process.
+      socket.on('error', () => socket.destroy());
+      resolve(socket);
+    });
+  });
+}
+
+function asConnectError(environment: Environment, error: NodeJS.ErrnoException): AxError {
+  const { socketPath, harnessShell } = environment;
+  if (error.code === 'EPERM' || (error.code === 'EACCES' && harnessShell !== null)) {
+    return new AxError('sandboxed', `this shell may not reach the daemon at ${socketPath}: it looks like a sandbox`, {
+      fix: 'run the same command outside the sandbox, or ask the owner of this host to allow it there',
+      details: { socket: socketPath },
+      cause: error,
+    });
+  }
+  const why = error.code === 'ENOENT' || error.code === 'ECONNREFUSED' ? '' : ` (${error.code ?? error.message})`;
+  return new AxError('daemon_unavailable', `no daemon answers at ${socketPath}${why}`, {
+    fix: axCommand(environment.ax, 'daemon', 'start'),
+    details: { socket: socketPath },
+    cause: error,
+  });
+}
+
+/** A socket in a folder that another user made would be handed this user's messages. */
+function requireOwnSocket(environment: Environment): void {
+  const folder = dirname(environment.socketPath);
+  if (folder === environment.stateDir) return;
+  const found = lstatSync(folder, { throwIfNoEntry: false });
+  if (found === undefined || (found.isDirectory() && found.uid === process.getuid?.() && (found.mode & 0o077) === 0)) return;
+  throw new AxError('daemon_unavailable', `${folder} is not a folder of this user alone; nothing was sent to the socket in it`, {
+    details: { socket: environment.socketPath },
+  });
+}
+
+function readAnswer(environment: Environment, method: Method, frame: Uint8Array): Fields {
+  const answer = asFields(decode(frame), 'an answer');
+  const v = whole(answer, 'v');
+  if (v !== CONTROL_PROTOCOL && !FROZEN.has(method)) throw versionsDiffer(environment, undefined, v);
+  if (flag(answer, 'ok')) return asFields(answer['result'], 'a result');
+  throw readError(environment, asFields(answer['error'], 'an error'));
+}
+
+function readError(environment: Environment, body: Fields): AxError {
+  const code = text(body, 'code', 64);
+  const details =
+    body['details'] === undefined || body['details'] === null ? undefined : (asFields(body['details'], 'details') as ErrorDetails);
+  if (code === 'update_required' && details?.['daemon_protocol'] !== undefined) {
+    return versionsDiffer(environment, String(details['daemon_version']), Number(details['daemon_protocol']));
+  }
+  const message = text(body, 'message', 10_000);
+  if (!isErrorCode(code)) return new AxError('internal', `${message} (${code}, which this ax ${AX_VERSION} does not know)`);
+  const fix = body['fix'];
+  return new AxError(code, message, { ...(typeof fix === 'string' ? { fix } : {}), ...(details === undefined ? {} : { details }) });
+}
+
+/** The daemon of this host is older or newer than this CLI. */
+export function versionsDiffer(environment: Environment, daemonVersion: string | undefined, daemonProtocol: number): AxError {
+  const daemon =
+    daemonVersion === undefined ? `control protocol ${daemonProtocol}` : `ax ${daemonVersion}, control protocol ${daemonProtocol}`;
+  const message = `this command is ax ${AX_VERSION}, control protocol ${CONTROL_PROTOCOL}; the running daemon is ${daemon}, and does not know what was asked`;
+  return new AxError('update_required', message, {
+    fix: axCommand(environment.ax, 'daemon', 'restart'),
+    details: {
+      client_version: AX_VERSION,
+      client_protocol: CONTROL_PROTOCOL,
+      daemon_version: daemonVersion ?? null,
+      daemon_protocol: daemonProtocol,
+    },
+  });
+}
+
+/** Exit status of an error: a version that this host's daemon lacks makes it unusable (3), one that a peer lacks does not. */
+export function exitOf(error: AxError): number {
+  return error.code === 'update_required' && error.details?.['daemon_protocol'] !== undefined ? 3 : ERROR_TABLE[error.code].exit;
+}
+
+/** True when the request may have reached the daemon before this happened. */
+export function wasContacted(error: unknown): boolean {
+  return error instanceof AxError && contacted.has(error);
+}

@@ -1,0 +1,131 @@
+/**
+ * `ax admin`: what this host's daemon holds, one message's whole history, cancelling, and the event log.
+ *
+ * Owns the following of the log: it asks again from where it was, so that nothing is skipped and nothing is shown twice.
+ */
+import type { Command } from 'commander';
+import type { AdminStatus, EventRow, MessageStatus } from '../../protocol/control.ts';
+import { MAX_POLL_MS } from '../../protocol/limits.ts';
+import { call } from '../client.ts';
+import { action, noun, verb, wholeOption } from '../command.ts';
+import type { Run } from '../command.ts';
+import { ago, envelope, paint, printOut, render, rowsOf, size, span, table, visible } from '../output.ts';
+import type { Fields } from '../output.ts';
+import { statusFields, statusText } from '../status.ts';
+import { pause, stopwatch } from '../wait.ts';
+
+const EVENT_COLUMNS = ['seq', 'at', 'type', 'message_id', 'host_id', 'subject', 'state', 'detail'];
+
+interface Events {
+  readonly events: readonly EventRow[];
+  readonly next_seq: number;
+  readonly oldest_seq: number;
+}
+
+export function addAdmin(root: Command): void {
+  const admin = noun(root, 'admin', 'State of the daemon and of messages', 'ax admin status');
+  const status = verb(admin, 'status [id]', "an overview, or one message's whole history", 'ax admin status');
+  action(status, async (run) => {
+    const id = run.args[0];
+    if (id === undefined) {
+      const overview = await call<AdminStatus>(run.environment, 'admin.status');
+      await run.print({ type: 'admin_status', fields: { ...overview }, human: overviewText(overview) });
+      return;
+    }
+    const found = await call<MessageStatus>(run.environment, 'admin.message_status', { id });
+    await run.print({ type: 'message_status', fields: statusFields(found), human: statusText(run.environment, found) });
+  });
+  const cancel = verb(admin, 'cancel <id>', 'withdraw a message that was not handed out', 'ax admin cancel 01hq3k5r8w').option(
+    '--as-owner',
+    "inside an agent's shell: the owner told you to",
+  );
+  action(cancel, async (run) => {
+    const params = { id: run.args[0], ...(run.options['asOwner'] === true ? { as_owner: true } : {}) };
+    const cancelled = await call<{ message_id: string; state: string }>(run.environment, 'admin.cancel', params);
+    const words =
+      cancelled.state === 'cancelled'
+        ? 'is cancelled: nobody has read it, nobody will'
+        : 'is not cancelled yet: its host was asked, and decides';
+    await run.print({ type: 'message_cancel', fields: { ...cancelled }, human: `${cancelled.message_id} ${words}` });
+  });
+  const events = verb(admin, 'events', 'the event log', 'ax admin events --since 100')
+    .option('--follow', 'go on as they come')
+    .option('--since <seq>', 'only those after this number')
+    .option('--limit <n>', 'at most so many');
+  action(events, showEvents);
+}
+
+function overviewText(overview: AdminStatus): string {
+  const { daemon, outbox, inbox, store, attention } = overview;
+  const up = overview.hosts.filter((host) => host.state === 'up').length;
+  const notices = Object.entries(overview.notices).map(([outcome, count]) => `${count} ${outcome}`);
+  const rows = [
+    ['daemon', `${daemon.name}, ax ${daemon.version}, pid ${daemon.pid}, up ${span(daemon.uptime_ms)}`],
+    ['hosts', `${overview.hosts.length} known, ${up} up`],
+    ['outbox', `${outbox.queued} queued, ${outbox.forwarding} forwarding, ${outbox.deferred} deferred, ${outbox.uncertain} uncertain`],
+    ['inbox', `${inbox.awaiting_setup} awaiting setup, ${inbox.available} available, ${inbox.handed_out} handed out`],
+    ['notices', notices.join(', ') || 'none'],
+    ['store', `${size(store.bytes)} in ${store.path}, ${store.entries} entries, ${size(store.free_bytes)} free`],
+  ];
+  const troubles = attention.flatMap((row) => [
+    `${paint('yellow', '!')} ${visible(row.what)}${row.since === null ? '' : ` (${ago(row.since)})`}`,
+    `  fix: ${visible(row.fix)}`,
+  ]);
+  return [...rowsOf(rows), ...daemon.warnings.map((warning) => `! ${visible(warning)}`), ...troubles].join('\n');
+}
+
+async function showEvents(run: Run): Promise<void> {
+  const { environment, options } = run;
+  const limit = wholeOption(options, 'limit', '--limit', 1);
+  let since = wholeOption(options, 'since', '--since', 0);
+  if (options['follow'] !== true) {
+    const found = await call<Events>(environment, 'admin.events', { since, limit });
+    const rows = found.events.map(eventRow);
+    await run.print({
+      type: 'event_list',
+      fields: { ...found },
+      rows: { columns: EVENT_COLUMNS, values: found.events as unknown as Fields[] },
+      human: rows.length === 0 ? 'no events' : await table(['SEQ', 'AGE', 'EVENT', 'MESSAGE', 'STATE', 'ABOUT'], rows),
+    });
+    return;
+  }
+  let isFirst = true;
+  // Ends with the reader of stdout, or with the daemon.
+  while (!process.stdout.destroyed) {
+    const passed = stopwatch();
+    const found: Events = await call<Events>(
+      environment,
+      'admin.events',
+      { since, limit, wait_ms: MAX_POLL_MS },
+      { what: isFirst ? 'the next event' : null },
+    );
+    await printOut(eventLines(run, found.events, isFirst));
+    isFirst = false;
+    since = found.next_seq;
+    if (found.events.length === 0 && passed() < 50) await pause(50);
+  }
+}
+
+function eventLines(run: Run, events: readonly EventRow[], isFirst: boolean): string {
+  const { format } = run.environment;
+  if (format === 'json') return events.map((event) => `${envelope('event', { event })}\n`).join('');
+  if (format === 'human') return events.map((event) => `${eventRow(event).map(visible).join('  ')}\n`).join('');
+  const text = render(format, {
+    type: 'event_list',
+    fields: {},
+    rows: { columns: EVENT_COLUMNS, values: events as unknown as Fields[] },
+    human: '',
+  });
+  return isFirst ? text : text.slice(text.indexOf('\n') + 1);
+}
+
+function eventRow(event: EventRow): string[] {
+  return [
+    String(event.seq),
+    ago(event.at),
+    event.type,
+    event.message_id ?? '-',
+    event.state ?? '-',
+    [event.subject, event.detail].filter((part) => part !== null).join(', '),
+  ];
+}

@@ -1,0 +1,197 @@
+/**
+ * `ax daemon`: run, start, stop, restart, status, logs.
+ *
+ * Owns what counts as started and stopped for a person. `stop` uses only the frozen methods, so that any ax can stop any daemon.
+ */
+import { createReadStream, statSync, watchFile, unwatchFile } from 'node:fs';
+import { constants } from 'node:os';
+import type { Command } from 'commander';
+import { parseListenAddress } from '../../protocol/address.ts';
+import type { DaemonStatus } from '../../protocol/control.ts';
+import { AxError } from '../../protocol/errors.ts';
+import { CONTROL_PROTOCOL } from '../../protocol/version.ts';
+import { call, versionsDiffer } from '../client.ts';
+import { action, collect, listOption, noun, textOption, verb } from '../command.ts';
+import type { Options, Run } from '../command.ts';
+import { axCommand } from '../environment.ts';
+import type { Environment } from '../environment.ts';
+import { greet, logPath, runInForeground, startInBackground, START_TIMEOUT_MS, untilGone, untilReady } from '../launch.ts';
+import type { Hello, LaunchFlags } from '../launch.ts';
+import { note, printOut, rowsOf, span, visible, visibleLines } from '../output.ts';
+import { awaiting } from '../wait.ts';
+
+export function addDaemon(root: Command): void {
+  const daemon = noun(root, 'daemon', 'The process that holds the messages of this host', 'ax daemon start');
+  action(
+    withFlags(verb(daemon, 'run', 'the daemon in the foreground; its log on stderr', 'ax daemon run --listen /ip4/127.0.0.1/tcp/19264')),
+    runDaemon,
+  );
+  action(withFlags(verb(daemon, 'start', 'start the daemon in the background', 'ax daemon start')), async (run) => {
+    await start(run, readFlags(run.options));
+  });
+  action(verb(daemon, 'stop', 'stop the daemon; works across versions', 'ax daemon stop'), async (run) => {
+    const was = await stop(run.environment);
+    await run.print(stopped(run.environment, was === undefined ? 'was not running' : 'stopped'));
+  });
+  action(withFlags(verb(daemon, 'restart', 'stop and start', 'ax daemon restart')), async (run) => {
+    const flags = readFlags(run.options);
+    await stop(run.environment);
+    await start(run, flags);
+  });
+  action(verb(daemon, 'status', 'whether it runs, and how', 'ax daemon status'), async (run) => {
+    const hello = await greet(run.environment);
+    if (hello !== undefined) {
+      await printStatus(run, 'running');
+      return;
+    }
+    await run.print(stopped(run.environment, `not running: no daemon answers at ${run.environment.socketPath}`));
+    if (run.environment.format === 'human') process.stderr.write(`fix: ${axCommand(run.environment.ax, 'daemon', 'start')}\n`);
+    process.exitCode = 3;
+  });
+  const logs = verb(daemon, 'logs', 'its log', 'ax daemon logs -f').option('-f, --follow', 'go on as it grows');
+  action(logs, showLogs);
+}
+
+function withFlags(command: Command): Command {
+  return command
+    .option('--listen <multiaddr>', 'where other hosts reach it; may be given several times', collect)
+    .option('--name <alias>', 'what this host calls itself');
+}
+
+function readFlags(options: Options): LaunchFlags {
+  return { listen: (listOption(options, 'listen') ?? []).map(parseListenAddress), name: textOption(options, 'name') };
+}
+
+async function runDaemon(run: Run): Promise<void> {
+  const { environment } = run;
+  const child = runInForeground(environment, readFlags(run.options));
+  const ended = new Promise<{ code: number | null; signal: NodeJS.Signals | null }>((resolve) =>
+    child.once('exit', (code, signal) => resolve({ code, signal })),
+  );
+  const onTerminal = process.stdin.isTTY || process.stdout.isTTY || process.stderr.isTTY;
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
+    // A terminal gives Ctrl-C to the child by itself.
+    process.on(signal, () => void (signal === 'SIGINT' && onTerminal ? undefined : child.kill(signal)));
+  }
+  const hello = await awaiting(`the daemon to answer at ${environment.socketPath}`, untilReady(environment, child));
+  if (hello !== undefined && hello.pid === child.pid) await printReady(run);
+  else if (child.exitCode === null && child.signalCode === null)
+    note(`the daemon runs (pid ${child.pid ?? 0}) but gave no answer in ${START_TIMEOUT_MS / 1000} s`);
+  const { code, signal } = await ended;
+  process.exitCode = signal === null ? (code ?? 1) : 128 + constants.signals[signal];
+}
+
+async function printReady(run: Run): Promise<void> {
+  const status = await call<DaemonStatus>(run.environment, 'daemon.status');
+  const { host_id, name, listen, control } = status;
+  const human = `ready: ${visible(name)} (${host_id}) listens on ${listen.map(visible).join(', ') || 'nothing'}`;
+  await run.print({ type: 'daemon_ready', fields: { host_id, name, listen, control }, human });
+}
+
+async function start(run: Run, flags: LaunchFlags): Promise<void> {
+  const { environment } = run;
+  const running = await greet(environment);
+  if (running === undefined) await startInBackground(environment, flags);
+  else requireSameVersion(environment, running);
+  await printStatus(run, running === undefined ? 'started' : 'already running');
+}
+
+function requireSameVersion(environment: Environment, hello: Hello): void {
+  if (hello.protocol !== CONTROL_PROTOCOL) throw versionsDiffer(environment, hello.version, hello.protocol);
+}
+
+/** Ends the daemon and waits until it is gone; gives its greeting, or undefined when none ran. */
+async function stop(environment: Environment): Promise<Hello | undefined> {
+  const hello = await greet(environment).catch((error: unknown) => {
+    if (!(error instanceof AxError) || error.code !== 'timeout') throw error;
+    throw new AxError('timeout', `a process holds ${environment.socketPath} but does not answer; end it by hand`, {
+      fix: axCommand(environment.ax, 'daemon', 'logs'),
+      cause: error,
+    });
+  });
+  if (hello === undefined) return undefined;
+  await call(environment, 'daemon.stop', {}, { what: 'the daemon to take the stop' }).catch((error: unknown) => {
+    // It may be gone before its answer is read.
+    if (!(error instanceof AxError) || error.code !== 'daemon_unavailable') throw error;
+  });
+  const isGone = await awaiting(`the daemon (pid ${hello.pid}) to end`, untilGone(environment, hello.pid));
+  if (!isGone)
+    throw new AxError('timeout', `the daemon took the stop but still runs after ${START_TIMEOUT_MS / 1000} s`, {
+      fix: `kill ${hello.pid}`,
+    });
+  return hello;
+}
+
+function stopped(environment: Environment, human: string): { type: string; fields: Record<string, unknown>; human: string } {
+  const fields = {
+    running: false,
+    pid: null,
+    version: null,
+    protocol: null,
+    host_id: null,
+    name: null,
+    uptime_ms: null,
+    listen: [],
+    control: environment.socketPath,
+    warnings: [],
+  };
+  return { type: 'daemon_status', fields, human };
+}
+
+async function printStatus(run: Run, word: string): Promise<void> {
+  const status = await call<DaemonStatus>(run.environment, 'daemon.status');
+  const rows = [
+    ['name', status.name],
+    ['host id', status.host_id],
+    ['version', `ax ${status.version}, control protocol ${status.protocol}`],
+    ['up', span(status.uptime_ms)],
+    ...status.listen.map((address) => ['listens', address]),
+    ['control', status.control],
+    ...status.warnings.map((warning) => ['warning', warning]),
+  ];
+  await run.print({ type: 'daemon_status', fields: { ...status }, human: [`${word}, pid ${status.pid}`, ...rowsOf(rows)].join('\n') });
+}
+
+/** The log as it stands, and with -f what is added, also past a turning over. */
+async function showLogs(run: Run): Promise<void> {
+  const path = logPath(run.environment);
+  if (sizeOf(path) === undefined) {
+    throw new AxError('not_found', `there is no log at ${path}; a daemon that runs in the foreground writes its log on its own stderr`, {
+      fix: axCommand(run.environment.ax, 'daemon', 'start'),
+    });
+  }
+  let at = await copyFrom(path, 0);
+  if (run.options['follow'] !== true) return;
+  for (;;) {
+    const length = await untilChanged(path, at);
+    at = await copyFrom(path, length < at ? 0 : at);
+    if (process.stdout.destroyed) return;
+  }
+}
+
+function sizeOf(path: string): number | undefined {
+  return statSync(path, { throwIfNoEntry: false })?.size;
+}
+
+async function copyFrom(path: string, start: number): Promise<number> {
+  let at = start;
+  const decoder = new TextDecoder();
+  const source = createReadStream(path, { start });
+  for await (const chunk of source as AsyncIterable<Buffer>) {
+    at += chunk.length;
+    await printOut(process.stdout.isTTY ? visibleLines(decoder.decode(chunk, { stream: true })) : chunk);
+    if (process.stdout.destroyed) break;
+  }
+  return at;
+}
+
+async function untilChanged(path: string, seen: number): Promise<number> {
+  const changed = new Promise<number>((resolve) => {
+    watchFile(path, { interval: 200 }, (now) => {
+      if (now.size !== seen) resolve(now.size);
+    });
+    const already = sizeOf(path);
+    if (already !== undefined && already !== seen) resolve(already);
+  });
+  return changed.finally(() => unwatchFile(path));
+}

@@ -1,0 +1,180 @@
+/**
+ * Starting and ending the daemon's process, and its log file.
+ *
+ * Owns that the daemon is executed by path (the CLI imports none of it), what it inherits, and when it counts as started: when its own
+ * process answers on the control socket. `daemon.log` is for the owner only and is turned over once, at 10 MiB.
+ */
+import { spawn } from 'node:child_process';
+import type { ChildProcess } from 'node:child_process';
+import { closeSync, fstatSync, mkdirSync, openSync, readFileSync, readSync, renameSync } from 'node:fs';
+import { join } from 'node:path';
+import { AxError } from '../protocol/errors.ts';
+import { call } from './client.ts';
+import { axCommand, daemonEnvironment, daemonProgram } from './environment.ts';
+import type { Environment } from './environment.ts';
+import { visible } from './output.ts';
+import { awaiting, retryUntil } from './wait.ts';
+
+const MAX_LOG_BYTES = 10 * 1024 * 1024;
+/** How long a daemon may take to answer after its start, and to be gone after a stop, ms. */
+export const START_TIMEOUT_MS = 30_000;
+const POLL_MS = 25;
+const HELLO_TIMEOUT_MS = 5_000;
+
+export interface Hello {
+  readonly version: string;
+  readonly protocol: number;
+  readonly host_id: string;
+  readonly pid: number;
+}
+
+export function logPath(environment: Environment): string {
+  return join(environment.stateDir, 'daemon.log');
+}
+
+/** The running daemon's greeting; undefined when none listens. AxError `timeout` when something listens and stays silent. */
+export async function greet(environment: Environment): Promise<Hello | undefined> {
+  try {
+    return await call<Hello>(environment, 'daemon.hello', {}, { what: null, timeoutMs: HELLO_TIMEOUT_MS });
+  } catch (error) {
+    if (error instanceof AxError && error.code === 'daemon_unavailable') return undefined;
+    throw error;
+  }
+}
+
+export interface LaunchFlags {
+  readonly listen: readonly string[];
+  readonly name: string | undefined;
+}
+
+function daemonWords(environment: Environment, flags: LaunchFlags): string[] {
+  return [
+    daemonProgram(),
+    '--state-dir',
+    environment.stateDir,
+    ...flags.listen.flatMap((address) => ['--listen', address]),
+    ...(flags.name === undefined ? [] : ['--name', flags.name]),
+  ];
+}
+
+/** The daemon in the foreground. Its stdout goes to our stderr: stdout holds the one ready line, which the caller prints. */
+export function runInForeground(environment: Environment, flags: LaunchFlags): ChildProcess {
+  makeStateDir(environment);
+  return spawn(process.execPath, daemonWords(environment, flags), { stdio: ['ignore', 2, 2], env: daemonEnvironment() });
+}
+
+/** Starts the daemon in the background and resolves when it answers; AxError `daemon_unavailable` with its last word when it ends instead. */
+export async function startInBackground(environment: Environment, flags: LaunchFlags): Promise<Hello> {
+  makeStateDir(environment);
+  const log = openLog(environment);
+  const from = fstatSync(log).size;
+  const child = spawn(process.execPath, daemonWords(environment, flags), {
+    stdio: ['ignore', log, log],
+    detached: true,
+    cwd: '/',
+    env: daemonEnvironment(),
+  });
+  closeSync(log);
+  try {
+    const hello = await awaiting(`the daemon to answer at ${environment.socketPath}`, untilReady(environment, child));
+    if (hello !== undefined) return hello;
+  } finally {
+    child.unref();
+  }
+  const isGone = child.exitCode !== null || child.signalCode !== null;
+  const last = lastLine(logPath(environment), from);
+  throw new AxError(
+    'daemon_unavailable',
+    `the daemon ${isGone ? 'ended at once' : `gave no answer in ${START_TIMEOUT_MS / 1000} s`}${last === '' ? '' : `: ${last}`}`,
+    {
+      fix: axCommand(environment.ax, 'daemon', 'logs'),
+      details: { socket: environment.socketPath },
+    },
+  );
+}
+
+/** The greeting of this very child, or of one that was quicker; undefined when the child ended or the time is over. */
+export async function untilReady(environment: Environment, child: ChildProcess): Promise<Hello | undefined> {
+  let spawnFault: Error | undefined;
+  child.once('error', (error) => (spawnFault = error));
+  const found = await retryUntil<Hello | 'ended'>(START_TIMEOUT_MS, POLL_MS, async () => {
+    if (spawnFault !== undefined)
+      throw new AxError('daemon_unavailable', `the daemon could not be started: ${spawnFault.message}`, { cause: spawnFault });
+    const hello = await greet(environment);
+    if (hello?.pid === child.pid) return hello;
+    return child.exitCode !== null || child.signalCode !== null ? (hello ?? 'ended') : undefined;
+  });
+  return found === 'ended' ? undefined : found;
+}
+
+function makeStateDir(environment: Environment): void {
+  try {
+    mkdirSync(environment.stateDir, { recursive: true, mode: 0o700 });
+  } catch (error) {
+    throw new AxError(
+      'invalid_argument',
+      `the state folder ${environment.stateDir} cannot be made (${(error as NodeJS.ErrnoException).code ?? String(error)})`,
+      { cause: error },
+    );
+  }
+}
+
+function openLog(environment: Environment): number {
+  const path = logPath(environment);
+  const log = openSync(path, 'a', 0o600);
+  if (fstatSync(log).size < MAX_LOG_BYTES) return log;
+  closeSync(log);
+  renameSync(path, `${path}.1`);
+  return openSync(path, 'a', 0o600);
+}
+
+/** The last line of the file behind `from`; of a JSON line its words. */
+function lastLine(path: string, from: number): string {
+  const file = openSync(path, 'r');
+  try {
+    const bytes = Buffer.alloc(16_384);
+    const end = fstatSync(file).size;
+    const read = readSync(file, bytes, 0, bytes.length, Math.max(from, end - bytes.length));
+    const lines = bytes
+      .toString('utf8', 0, read)
+      .split('\n')
+      .filter((line) => line.trim() !== '');
+    return visible(wordsOf(lines.at(-1) ?? '')).slice(0, 500);
+  } finally {
+    closeSync(file);
+  }
+}
+
+function wordsOf(line: string): string {
+  if (!line.startsWith('{')) return line.replace(/^ax: /, '');
+  try {
+    const record = JSON.parse(line) as Record<string, unknown>;
+    const words = [record['msg'], record['message']].filter((part) => typeof part === 'string');
+    return words.length === 0 ? line : words.join(': ');
+  } catch {
+    return line;
+  }
+}
+
+/** Resolves true when nothing listens any more and the process has gone, false when that takes too long. */
+export async function untilGone(environment: Environment, pid: number): Promise<boolean> {
+  const gone = await retryUntil(START_TIMEOUT_MS, POLL_MS, async () => {
+    const hello = await greet(environment).catch(() => undefined);
+    return hello === undefined && !isRunning(pid) ? true : undefined;
+  });
+  return gone === true;
+}
+
+function isRunning(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+  } catch {
+    return false;
+  }
+  try {
+    // In a container nobody may collect an ended process: it then stands there as a zombie for ever.
+    return !/^\d+ \(.*\) Z/s.test(readFileSync(`/proc/${pid}/stat`, 'latin1'));
+  } catch {
+    return process.platform !== 'linux';
+  }
+}

@@ -1,0 +1,227 @@
+/**
+ * Everything the CLI prints: the four formats of an answer, and text made harmless for a terminal.
+ *
+ * Owns the JSON envelope, times as RFC 3339, quoting of csv and tsv, tables, relative times and colour. It does not know a command.
+ * Invariant: `visible` gives no control, bidirectional, zero-width or otherwise invisible character, whatever it is given; all that
+ * came from a peer, a daemon or a file passes through it before a person's terminal sees it. JSON escapes the same characters.
+ */
+import type { ErrorBody } from '../protocol/errors.ts';
+import { SCHEMA_VERSION } from '../protocol/version.ts';
+import { isColourRefused } from './environment.ts';
+import type { Format } from './environment.ts';
+
+export type Fields = Record<string, unknown>;
+
+/** What a command answers, before it has a format. */
+export interface Answer {
+  readonly type: string;
+  readonly fields: Fields;
+  /** The rows of csv and tsv; left out, the answer's fields are the one row. */
+  readonly rows?: { readonly columns: readonly string[]; readonly values: readonly Fields[] };
+  /** Lines for people, without the last newline; may be empty. */
+  readonly human: string;
+}
+
+// Controls, formats (bidirectional, zero-width, tags), line and paragraph separators, lone surrogates, and all that is drawn as nothing.
+const INVISIBLE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{Default_Ignorable_Code_Point}]/gu;
+
+/** Text for a person's terminal on one line: what cannot be seen is written as \x1b or \u{202e}. */
+export function visible(text: string): string {
+  return text.replace(INVISIBLE, escapeOne);
+}
+
+/** As `visible`, but newline and tab stay. */
+export function visibleLines(text: string): string {
+  return text.replace(INVISIBLE, (found) => (found === '\n' || found === '\t' ? found : escapeOne(found)));
+}
+
+function escapeOne(character: string): string {
+  const code = character.codePointAt(0) ?? 0;
+  return code < 0x100 ? `\\x${code.toString(16).padStart(2, '0')}` : `\\u{${code.toString(16)}}`;
+}
+
+/** Bytes as text for `visibleLines`; a byte that is not UTF-8 is written as \xff. */
+export function textOf(bytes: Uint8Array): { readonly text: string; readonly isUtf8: boolean } {
+  const strict = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
+  try {
+    return { text: strict.decode(bytes), isUtf8: true };
+  } catch {
+    return { text: decodePieces(bytes, strict), isUtf8: false };
+  }
+}
+
+function decodePieces(bytes: Uint8Array, strict: InstanceType<typeof TextDecoder>): string {
+  let text = '';
+  for (let at = 0; at < bytes.length;) {
+    const lead = bytes[at]!;
+    const length = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+    try {
+      text += strict.decode(bytes.subarray(at, at + length));
+      at += length;
+    } catch {
+      text += `\\x${lead.toString(16).padStart(2, '0')}`;
+      at += 1;
+    }
+  }
+  return text;
+}
+
+const isTime = (key: string): boolean => key === 'at' || key.endsWith('_at') || key === 'since' || key === 'quiet_until';
+
+/** The same value with every wall-clock field (ms) as RFC 3339 in UTC. */
+export function withTimes(value: unknown, key = ''): unknown {
+  if (typeof value === 'number' && isTime(key)) return rfc3339(value);
+  if (Array.isArray(value)) return value.map((entry) => withTimes(entry));
+  if (typeof value === 'object' && value !== null && !(value instanceof Uint8Array)) {
+    return Object.fromEntries(Object.entries(value).map(([name, entry]) => [name, withTimes(entry, name)]));
+  }
+  return value;
+}
+
+function rfc3339(ms: number): string | null {
+  return Math.abs(ms) <= 8.64e15 ? new Date(ms).toISOString() : null;
+}
+
+function json(value: unknown): string {
+  return JSON.stringify(withTimes(value)).replace(INVISIBLE, (found) =>
+    Array.from({ length: found.length }, (_, i) => `\\u${found.charCodeAt(i).toString(16).padStart(4, '0')}`).join(''),
+  );
+}
+
+/** One JSON object in the envelope, on one line, without a newline. */
+export function envelope(type: string, fields: Fields): string {
+  return json({ schema_version: SCHEMA_VERSION, ok: true, type, ...fields });
+}
+
+export function errorEnvelope(error: ErrorBody): string {
+  return json({ schema_version: SCHEMA_VERSION, ok: false, type: 'error', error });
+}
+
+/** The answer in its format, with its last newline; empty when there is nothing to say. */
+export function render(format: Format, answer: Answer): string {
+  if (format === 'json') return `${envelope(answer.type, answer.fields)}\n`;
+  if (format === 'human') return answer.human === '' ? '' : `${answer.human}\n`;
+  const rows = answer.rows ?? { columns: Object.keys(answer.fields), values: [answer.fields] };
+  return delimited(format, rows.columns, rows.values, process.stdout.isTTY);
+}
+
+function delimited(format: 'csv' | 'tsv', columns: readonly string[], values: readonly Fields[], isTerminal: boolean): string {
+  const separator = format === 'csv' ? ',' : '\t';
+  const cell = (value: unknown, key: string): string => {
+    const text = cellText(withTimes(value, key));
+    const shown = isTerminal ? visible(text) : text;
+    return /[",\t\r\n]/.test(shown) ? `"${shown.replaceAll('"', '""')}"` : shown;
+  };
+  const lines = [columns.join(separator), ...values.map((row) => columns.map((key) => cell(row[key], key)).join(separator))];
+  return lines.map((line) => `${line}\r\n`).join('');
+}
+
+function cellText(value: unknown): string {
+  if (value === null || value === undefined) return '';
+  return typeof value === 'string' ? value : JSON.stringify(value);
+}
+
+/** Fields without those that are null, for the ones the contract marks as optional. */
+export function withoutNull(fields: Fields, ...optional: readonly string[]): Fields {
+  return Object.fromEntries(Object.entries(fields).filter(([key, value]) => value !== null || !optional.includes(key)));
+}
+
+/** Columns aligned for people, no borders. Cells are made harmless here. */
+export async function table(head: readonly string[], rows: readonly (readonly string[])[]): Promise<string> {
+  const { default: Table } = await import('cli-table3');
+  const none = [
+    'top',
+    'top-mid',
+    'top-left',
+    'top-right',
+    'bottom',
+    'bottom-mid',
+    'bottom-left',
+    'bottom-right',
+    'left',
+    'left-mid',
+    'mid',
+    'mid-mid',
+    'right',
+    'right-mid',
+  ];
+  const drawn = new Table({
+    head: head.map((cell) => paint('dim', cell)),
+    chars: { ...Object.fromEntries(none.map((name) => [name, ''])), middle: '  ' },
+    style: { 'padding-left': 0, 'padding-right': 0, head: [], border: [] },
+  });
+  drawn.push(...rows.map((row) => row.map(visible)));
+  return drawn
+    .toString()
+    .split('\n')
+    .map((line) => line.trimEnd())
+    .join('\n');
+}
+
+/** Short rows under one another, aligned, without a head; cells are made harmless here. */
+export function rowsOf(rows: readonly (readonly string[])[]): string[] {
+  const cells = rows.map((row) => row.map(visible));
+  const widths: number[] = [];
+  for (const row of cells) for (const [i, cell] of row.entries()) widths[i] = Math.max(widths[i] ?? 0, cell.length);
+  return cells.map((row) =>
+    row
+      .map((cell, i) => cell.padEnd(widths[i] ?? 0))
+      .join('  ')
+      .trimEnd(),
+  );
+}
+
+const CODES = { dim: 2, bold: 1, red: 31, green: 32, yellow: 33 } as const;
+
+/** Colour for a terminal only, and never the only carrier of a meaning. */
+export function paint(style: keyof typeof CODES, text: string): string {
+  return process.stdout.isTTY && !isColourRefused() ? `\x1b[${CODES[style]}m${text}\x1b[0m` : text;
+}
+
+/** "3 min ago". */
+export function ago(ms: number | null | undefined): string {
+  if (ms === null || ms === undefined) return '-';
+  const past = Date.now() - ms;
+  return past < 0 ? `in ${span(-past)}` : past < 1500 ? 'now' : `${span(past)} ago`;
+}
+
+/** True when that wall-clock time is further back than the span. */
+export function isOlderThan(atMs: number, spanMs: number): boolean {
+  return Date.now() - atMs > spanMs;
+}
+
+/** A span in its largest fitting unit. */
+export function span(ms: number): string {
+  const units = [
+    ['d', 86_400_000],
+    ['h', 3_600_000],
+    ['min', 60_000],
+    ['s', 1000],
+  ] as const;
+  const unit = units.find(([, size]) => ms >= size * (size === 86_400_000 ? 2 : 1));
+  return unit === undefined ? `${Math.round(ms)} ms` : `${Math.floor(ms / unit[1])} ${unit[0]}`;
+}
+
+/** Bytes for people. */
+export function size(bytes: number): string {
+  if (bytes < 1024) return `${bytes} bytes`;
+  if (bytes < 1024 ** 2) return `${(bytes / 1024).toFixed(1)} KiB`;
+  return bytes < 1024 ** 3 ? `${(bytes / 1024 ** 2).toFixed(1)} MiB` : `${(bytes / 1024 ** 3).toFixed(1)} GiB`;
+}
+
+/** Writes to stdout and resolves when it was taken; a reader that has gone (EPIPE) is no error here. */
+export async function printOut(text: string | Uint8Array): Promise<void> {
+  if (text.length === 0) return;
+  await new Promise<void>((resolve, reject) => {
+    process.stdout.write(text, (error) => {
+      const code = error !== null && error !== undefined && 'code' in error ? error.code : undefined;
+      if (error === null || error === undefined || code === 'EPIPE' || code === 'ERR_STREAM_DESTROYED') resolve();
+      else reject(error);
+    });
+  });
+}
+
+/** One line for people on stderr. */
+export function note(text: string): void {
+  process.stderr.write(`ax: ${visible(text)}\n`);
+}

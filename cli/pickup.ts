@@ -1,0 +1,128 @@
+/**
+ * Getting a fetched body out whole before it may count as picked up: to stdout in two parts, or to a file in one piece.
+ *
+ * Owns the rule that anything short of "every byte was taken" is an AxError `invalid_state`, after which the caller must not confirm.
+ * Limit, known: a reader of a pipe that leaves is seen only by a later write. So the end of the text is held back for a moment and
+ * then written; a reader that takes less than all and yet stays that long cannot be told from one that reads on.
+ */
+import { fstatSync, fsyncSync } from 'node:fs';
+import { link, lstat, mkdir, open, readdir, realpath, rename, stat, unlink } from 'node:fs/promises';
+import { basename, dirname, join, relative, resolve, sep } from 'node:path';
+import { AxError } from '../protocol/errors.ts';
+import { METADATA_RETENTION_MS } from '../protocol/limits.ts';
+import { randomWord } from './environment.ts';
+import type { Environment } from './environment.ts';
+import { isOlderThan } from './output.ts';
+import { awaiting, pause } from './wait.ts';
+
+/** How long the last part is held back from a pipe, ms: `head -c1` is gone within a few. */
+const HOLD_BACK_MS = 100;
+
+function notTaken(cause: unknown): AxError {
+  const code = (cause as NodeJS.ErrnoException).code;
+  const why =
+    code === 'EPIPE' || code === 'ECONNRESET'
+      ? 'the output was closed before all of it was read'
+      : `the output could not be written (${code ?? String(cause)})`;
+  return new AxError('invalid_state', `${why}; the message does not count as fetched`, { cause });
+}
+
+/** Writes both parts to stdout and resolves when all of it was taken, as far as the system can tell. */
+export async function writeOut(first: string, last: string): Promise<void> {
+  const kind = fstatSync(1);
+  await writePart(first);
+  if (kind.isFIFO() || kind.isSocket()) await pause(HOLD_BACK_MS);
+  await writePart(last);
+  if (kind.isFile()) {
+    try {
+      fsyncSync(1);
+    } catch (error) {
+      throw notTaken(error);
+    }
+  }
+}
+
+async function writePart(text: string): Promise<void> {
+  const written = new Promise<void>((resolve, reject) => {
+    process.stdout.write(text, (error) => (error === null || error === undefined ? resolve() : reject(notTaken(error))));
+  });
+  await awaiting('the reader of the output', written);
+}
+
+/**
+ * Refuses an --output that an agent may not write: inside a harness's shell it must be a new, visible file in the workspace, because the
+ * bytes are a stranger's and a rule may let the command run unasked. Gives the path to write to. AxError `invalid_argument`, `not_found`.
+ */
+export async function requireOutput(environment: Environment, file: string, workspace: string): Promise<string> {
+  const folder = await realpath(dirname(resolve(file))).catch((error: NodeJS.ErrnoException) => {
+    throw new AxError('not_found', `the folder of ${file} cannot be used (${error.code ?? error.message})`, { cause: error });
+  });
+  const path = join(folder, basename(file));
+  const found = await lstat(path).catch(() => undefined);
+  if (found !== undefined && !found.isFile()) throw new AxError('invalid_argument', `${path} exists and is not a plain file`);
+  if (environment.harnessShell === null) return path;
+  const inside = relative(await realpath(workspace).catch(() => workspace), path);
+  if (inside === '' || inside.startsWith('..') || inside.startsWith(sep)) {
+    throw new AxError('invalid_argument', `inside an agent's shell --output stays in the workspace ${workspace}`);
+  }
+  if (inside.split(sep).some((part) => part.startsWith('.')))
+    throw new AxError('invalid_argument', "inside an agent's shell --output takes no hidden file or folder");
+  if (found !== undefined)
+    throw new AxError('invalid_argument', `${path} exists already; inside an agent's shell --output makes a new file`);
+  return path;
+}
+
+/** Writes the bytes whole (0600, fsynced with their folder) under their final name; AxError `invalid_state` when that fails. */
+export async function writeFileWhole(path: string, bytes: Uint8Array, mayReplace: boolean): Promise<void> {
+  const folder = dirname(path);
+  const aside = join(folder, `.ax-${randomWord()}.part`);
+  try {
+    const file = await open(aside, 'wx', 0o600);
+    try {
+      await file.writeFile(bytes);
+      await file.sync();
+    } finally {
+      await file.close();
+    }
+    if (mayReplace) await rename(aside, path);
+    else await link(aside, path);
+    if (!mayReplace) await unlink(aside);
+    await syncFolder(folder);
+  } catch (error) {
+    await unlink(aside).catch(() => undefined);
+    const code = (error as NodeJS.ErrnoException).code ?? String(error);
+    throw new AxError('invalid_state', `${path} could not be written (${code}); the message does not count as fetched`, { cause: error });
+  }
+}
+
+async function syncFolder(folder: string): Promise<void> {
+  const handle = await open(folder, 'r');
+  try {
+    await handle.sync();
+  } finally {
+    await handle.close();
+  }
+}
+
+/** Keeps a long body whole in `<state>/fetched/<id>`, for the owner only, and gives the path. Older ones go after 30 days. */
+export async function keepWhole(environment: Environment, id: string, bytes: Uint8Array): Promise<string> {
+  const folder = join(environment.stateDir, 'fetched');
+  await mkdir(folder, { recursive: true, mode: 0o700 }).catch((error: NodeJS.ErrnoException) => {
+    throw new AxError('invalid_state', `${folder} cannot be made (${error.code ?? error.message}); the message does not count as fetched`, {
+      cause: error,
+    });
+  });
+  await prune(folder);
+  const path = join(folder, id);
+  await writeFileWhole(path, bytes, true);
+  return path;
+}
+
+async function prune(folder: string): Promise<void> {
+  for (const name of await readdir(folder)) {
+    const path = join(folder, name);
+    // Another fetch may prune the same file at the same moment.
+    const found = await stat(path).catch(() => undefined);
+    if (found !== undefined && isOlderThan(found.mtimeMs, METADATA_RETENTION_MS)) await unlink(path).catch(() => undefined);
+  }
+}

@@ -1,0 +1,53 @@
+/**
+ * A message's status and history, as fields and for people: `admin status ID` and `messages show ID` print the same.
+ *
+ * Owns the wording only. Nothing here says more than the daemon said.
+ */
+import type { MessageStatus } from '../protocol/control.ts';
+import type { Environment } from './environment.ts';
+import { axCommand } from './environment.ts';
+import { ago, paint, rowsOf, size, span, visible, withoutNull } from './output.ts';
+import type { Fields } from './output.ts';
+
+export function statusFields(status: MessageStatus): Fields {
+  return {
+    ...withoutNull({ ...status }, 'receiver_state', 'receiver_at', 'receiver_notice', 'cause', 'stored_as'),
+    destination: withoutNull({ ...status.destination }, 'session_id'),
+  };
+}
+
+const SIDES = { sender: 'sent from this host', receiver: 'received by this host', local: 'from this host to itself' } as const;
+
+export function statusText(environment: Environment, status: MessageStatus): string {
+  const { destination } = status;
+  const lines = [
+    `${paint('bold', status.message_id)}  ${visible(words(status))}`,
+    `  ${SIDES[status.side]}: ${visible(status.from)} to ${visible(destination.harness)} in ${visible(destination.workspace)} on ${visible(destination.host)}, ${size(status.bytes)}`,
+    ...(status.subject === null ? [] : [`  subject: ${visible(status.subject)}`]),
+    ...(status.stored_as === 'note' ? ['  kept as a note: it causes no notice'] : []),
+    ...(status.receiver_state === null || status.side !== 'sender'
+      ? []
+      : [`  there: ${visible(status.receiver_state)}, ${ago(status.receiver_at)}`]),
+    ...(status.receiver_notice === null ? [] : [`  notice: ${visible(status.receiver_notice)}`]),
+    ...(status.cause === null
+      ? []
+      : [`  cause: ${visible(status.cause.message)} (${visible(status.cause.code)}), ${ago(status.cause.at)}`]),
+    ...(status.remaining_ms === null ? [] : [`  time left: ${span(status.remaining_ms)}`]),
+    ...rowsOf(status.history.map((row) => [`  ${row.seq}`, ago(row.at), row.state, row.detail ?? ''])),
+  ];
+  if (status.state === 'awaiting_setup' && status.side !== 'sender')
+    lines.push(
+      `next: in that agent's session, ${axCommand(environment.ax, 'agent', 'setup', '--name', 'NAME', '--workspace', destination.workspace)}`,
+    );
+  return lines.join('\n');
+}
+
+function words(status: MessageStatus): string {
+  const extra = [
+    ...(status.uncertain ? ['outcome of the last attempt unknown'] : []),
+    ...(status.cancel_requested ? ['cancel requested'] : []),
+    ...(status.handed_out_at !== null && status.fetched_at === null && status.state !== 'fetched' ? ['handed out, unconfirmed'] : []),
+    ...(status.live_session === true && status.state !== 'fetched' ? ['a session lives'] : []),
+  ];
+  return extra.length === 0 ? status.state : `${status.state} (${extra.join('; ')})`;
+}
