@@ -88,6 +88,15 @@ export function formatOf(args: readonly string[]): Format {
   return known(process.env['AX_FORMAT']) ?? 'human';
 }
 
+/** How ax is called for the state folder of this line, as far as it can be told before the line was understood. */
+export function axOf(args: readonly string[]): AxCommand {
+  const at = args.findIndex((arg) => arg === '--state-dir' || arg.startsWith('--state-dir='));
+  const typed = at < 0 ? undefined : args[at]?.startsWith('--state-dir=') === true ? args[at].slice('--state-dir='.length) : args[at + 1];
+  const usual = defaultStateDir({ platform: process.platform, home: homedir(), xdgStateHome: process.env['XDG_STATE_HOME'] });
+  const stateDir = canonical(set(typed ?? process.env['AX_STATE_DIR']) ?? usual);
+  return { program: axProgram(), ...(stateDir === canonical(usual) ? {} : { stateDir }) };
+}
+
 /** Real path of the folder, or, while it does not exist, of its nearest ancestor that does, with the rest behind it. */
 function canonical(path: string): string {
   const absolute = resolve(path);

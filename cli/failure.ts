@@ -4,10 +4,9 @@
  * Owns the two forms: the JSON envelope on stdout, or for people one line on stderr and the lines that help (candidates, fix, retry).
  * A command that has already given its answer throws through `AfterAnswer`, so that stdout never holds two objects.
  */
-import { errorBody, toAxError } from '../protocol/errors.ts';
-import type { AxError } from '../protocol/errors.ts';
+import { AxError, errorBody, toAxError } from '../protocol/errors.ts';
 import { exitOf } from './client.ts';
-import { formatOf } from './environment.ts';
+import { axCommand, axOf, formatOf } from './environment.ts';
 import { errorEnvelope, printOut, visible } from './output.ts';
 
 /** A failure after the answer stands on stdout: told on stderr in every format. */
@@ -23,10 +22,27 @@ export class AfterAnswer extends Error {
 /** Prints the error and gives the exit status. */
 export async function tell(thrown: unknown, args: readonly string[]): Promise<number> {
   const isAfter = thrown instanceof AfterAnswer;
-  const error = toAxError(isAfter ? thrown.cause : thrown);
+  const error = readyToRun(toAxError(isAfter ? thrown.cause : thrown), args);
   if (!isAfter && formatOf(args) === 'json') await printOut(`${errorEnvelope(errorBody(error))}\n`);
   else process.stderr.write(humanError(error));
   return exitOf(error);
+}
+
+/** The daemon names commands as `ax …`: here they become what this shell can run, with the program's path and the state folder. */
+function readyToRun(error: AxError, args: readonly string[]): AxError {
+  if (error.fix === undefined || error.code === 'usage') return error;
+  const called = axCommand(axOf(args));
+  const fix = error.fix.replaceAll(
+    /(^|[:;,] |: )ax (?=(?:daemon|host|agent|send|messages|admin) )/g,
+    (_match, before: string) => `${before}${called} `,
+  );
+  return fix === error.fix
+    ? error
+    : new AxError(error.code, error.message, {
+        fix,
+        ...(error.details === undefined ? {} : { details: error.details }),
+        cause: error.cause,
+      });
 }
 
 function humanError(error: AxError): string {

@@ -8,6 +8,7 @@ import { spawn } from 'node:child_process';
 import type { ChildProcess } from 'node:child_process';
 import { closeSync, fstatSync, mkdirSync, openSync, readFileSync, readSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
+import { parseListenAddress } from '../protocol/address.ts';
 import { AxError } from '../protocol/errors.ts';
 import { call } from './client.ts';
 import { axCommand, daemonEnvironment, daemonProgram } from './environment.ts';
@@ -45,6 +46,17 @@ export async function greet(environment: Environment): Promise<Hello | undefined
 export interface LaunchFlags {
   readonly listen: readonly string[];
   readonly name: string | undefined;
+}
+
+/** The flags the last daemon of this state folder was started with, for a restart without flags; a daemon writes them when it is ready. */
+export function lastFlags(environment: Environment): LaunchFlags {
+  try {
+    const known: unknown = JSON.parse(readFileSync(join(environment.stateDir, 'launch.json'), 'utf8'));
+    const { listen, name } = known as { listen?: unknown; name?: unknown };
+    return { listen: Array.isArray(listen) ? listen.map(parseListenAddress) : [], name: typeof name === 'string' ? name : undefined };
+  } catch {
+    return { listen: [], name: undefined }; // never started, or unreadable: config.json decides, as for a first start
+  }
 }
 
 function daemonWords(environment: Environment, flags: LaunchFlags): string[] {

@@ -74,9 +74,12 @@ function findAx(stateDir: string): AxCommand {
     const candidate = join(folder, 'ax');
     return existsSync(candidate) && realpathSync(candidate) === realpathSync(path);
   });
-  const isDefault =
-    stateDir ===
-    defaultStateDir({ platform: process.platform, home: process.env['HOME'] ?? '/', xdgStateHome: process.env['XDG_STATE_HOME'] });
+  const usualDir = defaultStateDir({
+    platform: process.platform,
+    home: process.env['HOME'] ?? '/',
+    xdgStateHome: process.env['XDG_STATE_HOME'],
+  });
+  const isDefault = existsSync(usualDir) && realpathSync(usualDir) === stateDir;
   return { program: usual ? 'ax' : path, ...(isDefault ? {} : { stateDir }) };
 }
 
@@ -122,8 +125,8 @@ function rememberPorts(wanted: readonly string[], listening: readonly string[], 
 
 async function run(flags: Flags, log: Log): Promise<void> {
   process.umask(0o077);
-  const { stateDir } = flags;
-  openStateDir(stateDir, uid);
+  openStateDir(flags.stateDir, uid);
+  const stateDir = realpathSync(flags.stateDir);
   const lock = await takeLock(join(stateDir, 'daemon.lock'));
   const config = readConfig(stateDir, flags, process.env);
   const key = openHostKey(stateDir, uid, (length) => systemRandom.bytes(length));
@@ -143,6 +146,7 @@ async function run(flags: Flags, log: Log): Promise<void> {
   });
   for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) process.on(signal, () => stopped.resolve(signal));
   await daemon.start();
+  writeFileSync(join(stateDir, 'launch.json'), JSON.stringify({ listen: flags.listen, name: flags.name }), { mode: 0o600 });
   rememberPorts(config.listen, link.status().listen, portsFile);
   const server = await serveControl({
     path: control,

@@ -15,7 +15,7 @@ import { action, collect, listOption, noun, textOption, verb } from '../command.
 import type { Options, Run } from '../command.ts';
 import { axCommand } from '../environment.ts';
 import type { Environment } from '../environment.ts';
-import { greet, logPath, runInForeground, startInBackground, START_TIMEOUT_MS, untilGone, untilReady } from '../launch.ts';
+import { greet, lastFlags, logPath, runInForeground, startInBackground, START_TIMEOUT_MS, untilGone, untilReady } from '../launch.ts';
 import type { Hello, LaunchFlags } from '../launch.ts';
 import { note, printOut, rowsOf, span, visible, visibleLines } from '../output.ts';
 import { awaiting } from '../wait.ts';
@@ -33,11 +33,15 @@ export function addDaemon(root: Command): void {
     const was = await stop(run.environment);
     await run.print(stopped(run.environment, was === undefined ? 'was not running' : 'stopped'));
   });
-  action(withFlags(verb(daemon, 'restart', 'stop and start', 'ax daemon restart')), async (run) => {
-    const flags = readFlags(run.options);
-    await stop(run.environment);
-    await start(run, flags);
-  });
+  action(
+    withFlags(verb(daemon, 'restart', 'stop and start, with the flags of the last start where none are given', 'ax daemon restart')),
+    async (run) => {
+      const typed = readFlags(run.options);
+      const last = lastFlags(run.environment);
+      await stop(run.environment);
+      await start(run, { listen: typed.listen.length > 0 ? typed.listen : last.listen, name: typed.name ?? last.name });
+    },
+  );
   action(verb(daemon, 'status', 'whether it runs, and how', 'ax daemon status'), async (run) => {
     const hello = await greet(run.environment);
     if (hello !== undefined) {

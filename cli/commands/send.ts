@@ -23,6 +23,8 @@ import { AfterAnswer } from '../failure.ts';
 import { pause, stopwatch } from '../wait.ts';
 
 const DEFAULT_WAIT_MS = 60_000;
+/** Not retryable as such, but they leave open what became of the request. */
+const UNKNOWN: ReadonlySet<string> = new Set(['internal', 'protocol_violation', 'update_required']);
 
 export function addSend(root: Command): void {
   const send = verb(
@@ -177,7 +179,8 @@ export function whereItIs(state: string, host: string, isLive: boolean | null): 
 
 /** The line that repeats this request, and never sends twice, on whatever happened after the daemon was asked. */
 function withRetry(environment: Environment, thrown: unknown, requestId: string, body: Body): unknown {
-  if (!(thrown instanceof AxError) || !wasContacted(thrown)) return thrown;
+  // After a refusal for good the very same request would be refused again.
+  if (!(thrown instanceof AxError) || !wasContacted(thrown) || (!thrown.retryable && !UNKNOWN.has(thrown.code))) return thrown;
   const typed = process.argv.slice(2);
   const hasId = typed.some((word) => word === '--request-id' || word.startsWith('--request-id='));
   const cut = typed.indexOf('--');
