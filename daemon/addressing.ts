@@ -8,6 +8,7 @@ import { parseAgentAt, parseHarness } from '../protocol/address.ts';
 import type { HarnessName } from '../protocol/address.ts';
 import { AxError } from '../protocol/errors.ts';
 import { parseName, parseSessionId } from '../protocol/ids.ts';
+import type { HostId } from '../protocol/ids.ts';
 import { SESSIONS_CACHE_MS } from '../protocol/limits.ts';
 import { parseWorkspace } from '../protocol/paths.ts';
 import type { Origin, SessionEnvironment } from '../protocol/control.ts';
@@ -27,6 +28,8 @@ export interface AddressingDeps {
   readonly naming: Naming;
   readonly discovery: Discovery;
   readonly agents: Agents;
+  /** The host can be reached now: only then does a remembered list say that a session lives. */
+  readonly isReady: (host: HostId) => boolean;
 }
 
 type Params = Readonly<Record<string, unknown>>;
@@ -96,17 +99,18 @@ export class Addressing {
     const { naming, agents } = this.#deps;
     const wanted = parseAgentAt(typed);
     const host = naming.host(wanted.host);
-    const list = host.local ? agents.all() : (await this.#list(host)).agents;
-    const found = list.filter((agent) => agent.name.toLowerCase() === wanted.name.toLowerCase());
-    const [agent] = found;
+    const pick = (list: readonly { name: string; harness: HarnessName; workspace: string }[]) =>
+      list.find((one) => one.name.toLowerCase() === wanted.name.toLowerCase());
+    // A remembered list may be older than what is looked for: before it is refused, the host is asked.
+    const agent = host.local ? pick(agents.all()) : (pick((await this.#list(host)).agents) ?? pick((await this.#list(host, 0)).agents));
     if (agent === undefined)
       throw new AxError('not_found', `there is no agent "${wanted.name}" on ${host.name}`, { fix: `ax agent sessions ${host.name}` });
     return this.#workspaceTarget(host, agent.harness, agent.workspace);
   }
 
   async #sessionTarget(host: ResolvedHost, session: string, harness: HarnessName): Promise<Target> {
-    const list = host.local ? await this.#deps.discovery.local() : await this.#list(host);
-    const found = list.sessions.find((one) => one.sessionId === session);
+    const pick = (list: HostSessions) => list.sessions.find((one) => one.sessionId === session);
+    const found = host.local ? pick(await this.#deps.discovery.local()) : (pick(await this.#list(host)) ?? pick(await this.#list(host, 0)));
     if (found === undefined)
       throw new AxError('not_found', `there is no live session ${session} on ${host.name}`, { fix: `ax agent sessions ${host.name}` });
     if (found.harness !== harness) throw new AxError('invalid_argument', `that session belongs to ${found.harness}, not to ${harness}`);
@@ -127,12 +131,12 @@ export class Addressing {
         fix: `name one: --session UUID (ax agent sessions ${host.name})`,
       });
     }
-    return { host, harness, workspace, session: undefined, live: seen === undefined ? undefined : there.length > 0 };
+    return { host, harness, workspace, session: undefined, live: seen === undefined || !this.#sees(host) ? undefined : there.length > 0 };
   }
 
-  async #list(host: ResolvedHost): Promise<HostSessions> {
+  async #list(host: ResolvedHost, maxAgeMs: number = SESSIONS_CACHE_MS): Promise<HostSessions> {
     try {
-      return await this.#deps.discovery.of(host.id, SESSIONS_CACHE_MS);
+      return await this.#deps.discovery.of(host.id, maxAgeMs);
     } catch (error) {
       if (error instanceof AxError && (error.code === 'unavailable' || error.code === 'timeout')) {
         throw new AxError('unavailable', `${host.name} cannot be asked for its sessions now; nothing was queued`, {
@@ -144,8 +148,13 @@ export class Addressing {
     }
   }
 
+  #sees(host: ResolvedHost): boolean {
+    return host.local || this.#deps.isReady(host.id);
+  }
+
   liveAt(host: ResolvedHost, harness: string, workspace: string): boolean | undefined {
     if (host.local) return this.#deps.discovery.at(harness, workspace).length > 0;
+    if (!this.#sees(host)) return undefined;
     return this.#deps.discovery.cached(host.id)?.sessions.some((one) => one.harness === harness && one.workspace === workspace);
   }
 }

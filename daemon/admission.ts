@@ -22,7 +22,7 @@ import type { Events } from './events.ts';
 import type { Files } from './files/files.ts';
 import type { Inbox, Received } from './inbox.ts';
 import type { Peers } from './peers.ts';
-import type { Store } from './store/store.ts';
+import type { Store, StoreReader } from './store/store.ts';
 
 export interface AdmissionDeps {
   readonly store: Store;
@@ -56,13 +56,13 @@ export class Admission {
     openEnvelopeHeaders(sealKeys, key.hostId, envelope); // accepted means readable: both open here or it is refused
     openEnvelopeBody(sealKeys, key.hostId, envelope, request.pieces);
     const digest = sha256(request.envelope.payload);
+    this.#requireWrite(peer, peers); // before anything is said about this host's folders; again in the transaction
     const known = inbox.get(peer, envelope.id);
     const workspace = known?.workspace ?? (await files.canonicalFolder(envelope.to.workspace));
     if (workspace === undefined) throw new AxError('not_found', 'that workspace does not exist on this host');
     if (known === undefined) this.#deps.requireRoom();
     const result = await store.write((tx) => {
-      if (!peers.may(peer, 'write', tx))
-        throw new AxError(peers.get(peer, tx) === undefined ? 'untrusted_peer' : 'grant_missing', 'that host may not write here');
+      this.#requireWrite(peer, peers, tx);
       const registered = agents.at(envelope.to.harness, workspace, tx) !== undefined;
       const fresh = {
         id: envelope.id,
@@ -103,13 +103,16 @@ export class Admission {
     const { key, store, inbox, events } = this.#deps;
     const cancel = readCancel(peer, key.hostId, request.cancel);
     const result = await store.write((tx) => {
-      const before = inbox.get(peer, cancel.id, tx);
       const decided = inbox.cancel(tx, peer, cancel.id, cancel.digest);
-      if (decided.outcome === 'cancelled' && before?.state !== 'cancelled')
-        events.add(tx, { type: 'message.cancelled', messageId: cancel.id, hostId: peer, state: 'cancelled' });
+      if (decided.isNew) events.add(tx, { type: 'message.cancelled', messageId: cancel.id, hostId: peer, state: 'cancelled' });
       return decided;
     });
     return this.#answer(result.outcome, peer, cancel.id, cancel.digest, result.row);
+  }
+
+  #requireWrite(peer: HostId, peers: Peers, reader?: StoreReader): void {
+    if (peers.may(peer, 'write', reader)) return;
+    throw new AxError(peers.get(peer, reader) === undefined ? 'untrusted_peer' : 'grant_missing', 'that host may not write here');
   }
 
   #answer(

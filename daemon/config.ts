@@ -32,6 +32,8 @@ export interface Config {
   readonly name: string;
   /** Multiaddrs. */
   readonly listen: readonly string[];
+  /** Where others are told to dial this host, when that is not where it listens (NAT, a forwarded port). */
+  readonly announce: readonly string[];
   readonly claudeConfigDirs: readonly string[];
 }
 
@@ -44,7 +46,7 @@ export function readConfig(
   const file = join(stateDir, 'config.json');
   const raw = readJson(file);
   for (const key of Object.keys(raw))
-    if (!['name', 'listen', 'claude_config_dirs', 'codex_homes'].includes(key))
+    if (!['name', 'listen', 'announce', 'claude_config_dirs', 'codex_homes'].includes(key))
       throw new AxError('invalid_argument', `${file}: unknown field "${key}"`);
   const listen = flags.listen.length > 0 ? flags.listen : strings(raw, 'listen', file);
   const roots = strings(raw, 'claude_config_dirs', file) ?? [];
@@ -56,6 +58,7 @@ export function readConfig(
   return {
     name: name === undefined ? nameFrom(hostname().split('.')[0], 'host') : parseName(name, 'a host name'),
     listen: (listen ?? [`/ip4/0.0.0.0/tcp/${PORT}`, `/ip6/::/tcp/${PORT}`]).map(parseListenAddress),
+    announce: (strings(raw, 'announce', file) ?? []).map(parseListenAddress),
     claudeConfigDirs: [
       ...new Set([
         ...(home === undefined ? [] : [join(home, '.claude')]),

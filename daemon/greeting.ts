@@ -147,14 +147,14 @@ export class Greeting {
     const answer = readHelloAnswer(bytes);
     const view = this.view(host);
     if (answer.duplicate) this.#copied = { by: host, at: clock.now() };
-    this.#meet(host, answer.nonce);
+    if (answer.nonce !== '') this.#meet(host, answer.nonce);
     view.range = answer.range;
-    view.version = answer.version;
-    await this.#seen(host, answer.version);
+    view.version = answer.version === '' ? null : answer.version;
+    await this.#seen(host, view.version);
     if (commonProtocol(PEER_PROTOCOL, answer.range) === undefined) {
       view.state = 'update_required';
       view.ready = false;
-      throw updateRequired(answer.version, answer.range);
+      throw updateRequired(view.version ?? 'of another version', answer.range);
     }
     if (!answer.known) {
       view.state = 'untrusted';
@@ -183,7 +183,15 @@ export class Greeting {
       if (view.connected && view.state === 'untrusted')
         this.#greetIn(host, Math.max(0, (this.#greeted.get(host) ?? -Infinity) + REGREET_MS - this.#deps.clock.monotonic()));
     }
-    return encodeHelloAnswer({ range: PEER_PROTOCOL, version: AX_VERSION, nonce: this.#deps.nonce, known: peer !== undefined, duplicate });
+    // A stranger learns the protocol range and nothing else: no version, and no nonce to recognise this host by.
+    const isKnown = peer !== undefined;
+    return encodeHelloAnswer({
+      range: PEER_PROTOCOL,
+      version: isKnown ? AX_VERSION : '',
+      nonce: isKnown ? this.#deps.nonce : '',
+      known: isKnown,
+      duplicate,
+    });
   }
 
   /** Hosts whose id was seen alive twice, and whether this host's own id was. */
@@ -214,8 +222,9 @@ export class Greeting {
     return nonces.duplicate;
   }
 
-  async #seen(host: HostId, version: string): Promise<void> {
-    const { store, peers, clock } = this.#deps;
+  /** Remembers when and with which version a host was seen. A full disk loses that and not the greeting. */
+  async #seen(host: HostId, version: string | null): Promise<void> {
+    const { store, peers, clock, log } = this.#deps;
     this.view(host).lastSeenAt = clock.now();
     const peer = peers.get(host);
     if (
@@ -223,7 +232,11 @@ export class Greeting {
       (peer.version === version && peer.lastSeenAt !== null && clock.now() - peer.lastSeenAt < 10 * HELLO_INTERVAL_MS)
     )
       return;
-    await store.write((tx) => peers.seen(tx, host, clock.now(), version));
+    try {
+      await store.write((tx) => peers.seen(tx, host, clock.now(), version));
+    } catch (error) {
+      log.warn('last seen not stored', { host, reason: toAxError(error).message });
+    }
   }
 }
 

@@ -139,6 +139,7 @@ async function run(flags: Flags, log: Log): Promise<void> {
   const seams = { clock: systemClock, random: systemRandom, store, link, harnesses: [claude], files: systemFiles, log, key };
   const daemon = createDaemon(seams, {
     name: config.name,
+    announce: config.announce,
     ax: findAx(stateDir),
     control,
     pid: process.pid,

@@ -56,7 +56,7 @@ interface Code {
 }
 
 const CODE_PREFIX = 'ax1-';
-/** Failed pairing tries over all hosts before invites are refused for a while, and that while, ms. */
+/** Failed pairing tries over all hosts that are told so and logged within a while, and that while, ms. */
 const MAX_FAILURES = 20;
 const FAILURE_WINDOW_MS = 60_000;
 
@@ -73,9 +73,17 @@ export class Pairing {
     this.#deps.link.learn(new Map(this.#deps.peers.all().map((peer) => [peer.hostId, peer.addresses])));
   }
 
-  /** A one-time code; durable on return. */
-  async invite(params: { grants: unknown; ttlMs: unknown }): Promise<{ code: string; expires_at: number }> {
+  /** A one-time code; durable on return. AxError `unavailable` when no address could stand in it. */
+  async invite(params: {
+    grants: unknown;
+    ttlMs: unknown;
+  }): Promise<{ code: string; expires_at: number; addresses: readonly string[]; warnings: readonly string[] }> {
     const { store, clock, random, peers, running, self, ownAddresses } = this.#deps;
+    const addresses = ownAddresses().slice(0, 8);
+    if (addresses.length === 0)
+      throw new AxError('unavailable', 'this host listens nowhere, so nobody could join it', {
+        fix: 'invite from the other host, or: ax daemon restart --listen /ip4/0.0.0.0/tcp/19264',
+      });
     const grants = parseGrants(params.grants);
     const ttl = params.ttlMs === undefined || params.ttlMs === null ? DEFAULT_INVITE_TTL_MS : params.ttlMs;
     if (typeof ttl !== 'number' || !Number.isSafeInteger(ttl) || ttl < 1000 || ttl > MAX_INVITE_TTL_MS)
@@ -89,8 +97,10 @@ export class Pairing {
         running(),
       ),
     );
-    const code = CODE_PREFIX + Buffer.from(encode({ h: self, a: ownAddresses().slice(0, 8), i: invite, s: secret })).toString('base64url');
-    return { code, expires_at: clock.now() + ttl };
+    const code = CODE_PREFIX + Buffer.from(encode({ h: self, a: addresses, i: invite, s: secret })).toString('base64url');
+    const onlyHere = addresses.every((address) => /^\/(ip4\/127\.|ip6\/::1\/)/.test(address));
+    const warnings = onlyHere ? ['the code names loopback addresses only: it works on this machine, or through a port forward'] : [];
+    return { code, expires_at: clock.now() + ttl, addresses, warnings };
   }
 
   /** Redeems a code; both sides know each other on return. */
@@ -153,16 +163,10 @@ export class Pairing {
 
   /** Answers a pairing try of a host. */
   async handle(peer: HostId, request: PairRequest): Promise<Uint8Array> {
-    const { peers, running, clock, ownName, ownAddresses, log } = this.#deps;
-    this.#failures = this.#failures.filter((at) => clock.monotonic() - at < FAILURE_WINDOW_MS);
-    if (this.#failures.length >= MAX_FAILURES) throw new AxError('throttled', 'too many failed pairings');
+    const { peers, running, ownName, ownAddresses } = this.#deps;
     const invite = peers.invite(request.invite);
     const good = sameSecret(sha256(request.secret), invite?.secretHash ?? new Uint8Array(32));
-    if (invite === undefined || !good) {
-      this.#failures.push(clock.monotonic());
-      log.warn('a pairing with a wrong code was refused', { host: peer });
-      throw new AxError('not_found', 'no such invite');
-    }
+    if (invite === undefined || !good) throw this.#failed(peer);
     if (invite.expires <= running()) throw new AxError('expired', 'the invite has expired');
     if (invite.usedBy !== null && invite.usedBy !== peer) throw new AxError('invalid_state', 'the invite was used by another host');
     const stored = await this.#store(
@@ -177,6 +181,18 @@ export class Pairing {
       invite.id,
     );
     return encodeResult({ name: ownName(), addresses: ownAddresses().slice(0, 8), grants: stored.grants });
+  }
+
+  /** Counts a wrong code. Past a number of them the answer tells nothing more; a right code always works. */
+  #failed(peer: HostId): AxError {
+    const { clock, log } = this.#deps;
+    this.#failures = this.#failures.filter((at) => clock.monotonic() - at < FAILURE_WINDOW_MS);
+    if (this.#failures.length >= MAX_FAILURES) {
+      return new AxError('throttled', 'too many failed pairings', { details: { retry_after_ms: FAILURE_WINDOW_MS } });
+    }
+    this.#failures.push(clock.monotonic());
+    log.warn('a pairing with a wrong code was refused', { host: peer });
+    return new AxError('not_found', 'no such invite');
   }
 
   /** `ax host add`: by hand, needed on both sides. */

@@ -9,6 +9,7 @@ import { MAX_POLL_MS } from '../../protocol/limits.ts';
 import { call } from '../client.ts';
 import { action, noun, verb, wholeOption } from '../command.ts';
 import type { Run } from '../command.ts';
+import { requireOwner } from '../environment.ts';
 import { ago, envelope, paint, printOut, render, rowsOf, size, span, table, visible } from '../output.ts';
 import type { Fields } from '../output.ts';
 import { statusFields, statusText } from '../status.ts';
@@ -40,7 +41,10 @@ export function addAdmin(root: Command): void {
     "inside an agent's shell: the owner told you to",
   );
   action(cancel, async (run) => {
-    const params = { id: run.args[0], ...(run.options['asOwner'] === true ? { as_owner: true } : {}) };
+    const asOwner = run.options['asOwner'] === true;
+    // A session that is known may cancel what its own agent sent: the daemon judges that. Any other shell of a harness is no owner.
+    if (run.environment.session === null) requireOwner(run.environment, asOwner, 'admin cancel');
+    const params = { id: run.args[0], ...(asOwner ? { as_owner: true } : {}) };
     const cancelled = await call<{ message_id: string; state: string }>(run.environment, 'admin.cancel', params);
     const words =
       cancelled.state === 'cancelled'

@@ -68,7 +68,8 @@ function addPairing(host: Command): void {
   action(invite, async (run) => {
     requireOwner(run.environment, run.options['asOwner'] === true, 'host invite');
     const params = { grants: listOption(run.options, 'grant'), ttl_ms: durationOption(run.options, 'ttl', '--ttl') };
-    const made = await call<{ code: string; expires_at: number }>(run.environment, 'host.invite', params);
+    const made = await call<{ code: string; expires_at: number; warnings?: readonly string[] }>(run.environment, 'host.invite', params);
+    for (const warning of made.warnings ?? []) note(warning);
     const left = ago(made.expires_at).replace(/^in /, '');
     const human = `${visible(made.code)}\n\nA secret, good once, for ${left}. On the other host, type it at the question of:\n  ax host join`;
     await run.print({ type: 'host_invite', fields: { ...made }, human });
