@@ -61,14 +61,28 @@ export function parseHostAddress(value: unknown): { readonly kind: 'address'; re
 }
 
 const MULTIADDR =
-  /^\/(ip4\/\d{1,3}(\.\d{1,3}){3}|ip6\/[0-9A-Fa-f:.]{2,45}|dns[46]?\/[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?)\/tcp\/(\d{1,5})$/;
+  /^\/(?:ip4\/([0-9.]{7,15})|ip6\/([0-9A-Fa-f:.]{2,45})|dns[46]?\/([A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?))\/tcp\/(0|[1-9]\d{0,4})$/;
+const IP4 = /^(?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)(?:\.(?!$)|$)){4}$/;
 
-/** A TCP multiaddr without a host id: /ip4/A/tcp/P, /ip6/A/tcp/P or /dns4/NAME/tcp/P. */
+/** A TCP multiaddr without a host id, one that can be dialled: /ip4/A/tcp/P, /ip6/A/tcp/P or /dns4/NAME/tcp/P. */
 export function parseListenAddress(value: unknown): string {
   const match = typeof value === 'string' ? MULTIADDR.exec(value) : null;
-  if (match === null || Number(match[4]) > 65535)
+  const [, ip4, ip6, , , port] = match ?? [];
+  const isAddress = match !== null && (ip4 === undefined || IP4.test(ip4)) && (ip6 === undefined || isIp6(ip6));
+  if (!isAddress || Number(port) > 65535)
     throw new AxError('invalid_argument', 'a TCP address looks like /ip4/192.0.2.7/tcp/19264 or /dns4/host.example/tcp/19264');
   return value as string;
+}
+
+/** Eight groups of one to four hexadecimal digits; `::` once for the rest; the last two may be written as an IPv4 address. */
+function isIp6(address: string): boolean {
+  const tail = address.slice(address.lastIndexOf(':') + 1);
+  if (tail.includes('.') && !IP4.test(tail)) return false;
+  const whole = tail.includes('.') ? `${address.slice(0, -tail.length)}0:0` : address;
+  const halves = whole.split('::');
+  const groups = halves.flatMap((half) => (half === '' ? [] : half.split(':')));
+  const isComplete = halves.length === 1 ? groups.length === 8 : halves.length === 2 && groups.length < 8;
+  return isComplete && groups.every((group) => /^[0-9A-Fa-f]{1,4}$/.test(group));
 }
 
 /** NAME@HOST: a registered agent. */

@@ -6,23 +6,30 @@
  * it names or throws the same.
  * Bytes that were signed are kept and never encoded again.
  */
-import { decode as cborDecode, encode as cborEncode } from 'cborg';
+import { decode as cborDecode, encode as cborEncode, Token, Tokenizer, Type } from 'cborg';
 import { AxError } from './errors.ts';
+import { visibleText } from './ids.ts';
 
 export type Value = null | boolean | number | string | Uint8Array | readonly Value[] | { readonly [key: string]: Value };
 export type Fields = { readonly [key: string]: Value };
 
 const MAX_DEPTH = 16;
+/** Values and keys in one message. The fullest honest ones (session lists) have half of it; a frame of single-byte items would hold the event loop ten times longer. */
+const MAX_ITEMS = 131_072;
 
 /** Encodes a plain value. Keys whose value is undefined are left out. */
 export function encode(value: unknown): Uint8Array {
-  return cborEncode(prune(value));
+  return plain(cborEncode(prune(value)));
+}
+
+/** The library and Node hand out Buffers, whose `slice` is a view and not a copy. */
+function plain(bytes: Uint8Array): Uint8Array {
+  return bytes.constructor === Uint8Array ? bytes : new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 }
 
 function prune(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(prune);
-  if (value instanceof Uint8Array)
-    return value.constructor === Uint8Array ? value : new Uint8Array(value.buffer, value.byteOffset, value.byteLength);
+  if (value instanceof Uint8Array) return plain(value);
   if (typeof value === 'object' && value !== null) {
     return Object.fromEntries(
       Object.entries(value)
@@ -33,38 +40,58 @@ function prune(value: unknown): unknown {
   return value;
 }
 
-/** Decodes foreign bytes: one whole value, strict form, string keys, at most 16 levels deep. */
+const STRICT = {
+  strict: true,
+  allowIndefinite: false,
+  allowUndefined: false,
+  allowInfinity: false,
+  allowNaN: false,
+  allowBigInt: false,
+  rejectDuplicateMapKeys: true,
+  useMaps: false,
+} as const;
+const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
+
+/** The library drops a byte order mark and mends broken UTF-8, so that other bytes give the same text: here each text has one spelling. */
+class StrictText extends Tokenizer {
+  constructor(bytes: Uint8Array) {
+    super(plain(bytes), STRICT);
+  }
+
+  override next(): Token {
+    const start = this.pos();
+    const token = super.next();
+    const head = this.data[start]!;
+    if (head >> 5 !== 3) return token;
+    const at = start + 1 + lengthBytes(head & 31);
+    const isSuspect = this.data[at] === 0xef || String(token.value).includes('\ufffd');
+    return isSuspect ? new Token(Type.string, utf8.decode(this.data.subarray(at, this.pos())), token.encodedLength) : token;
+  }
+}
+
+/** Decodes foreign bytes: one whole value, strict form, text that is UTF-8, text keys, at most 16 levels deep and 131,072 values and keys. */
 export function decode(bytes: Uint8Array): Value {
   let value: unknown;
   try {
-    guardDepth(bytes);
-    value = cborDecode(bytes, {
-      strict: true,
-      allowIndefinite: false,
-      allowUndefined: false,
-      allowInfinity: false,
-      allowNaN: false,
-      allowBigInt: false,
-      rejectDuplicateMapKeys: true,
-      useMaps: false,
-    });
+    guardShape(bytes);
+    value = cborDecode(bytes, { ...STRICT, tokenizer: new StrictText(bytes) });
   } catch (error) {
     throw violation(`not a well-formed message: ${error instanceof Error ? error.message.slice(0, 120) : 'unknown'}`);
   }
   return value as Value;
 }
 
-/** Walks the headers of the bytes without building anything, so that deep nesting cannot exhaust the stack. */
-function guardDepth(bytes: Uint8Array): void {
+/** Walks the headers of the bytes without building anything, so that neither depth nor number of values can exhaust stack or time. */
+function guardShape(bytes: Uint8Array): void {
   const open: number[] = [];
   let at = 0;
-  while (at < bytes.length) {
+  for (let items = 0; at < bytes.length; items++) {
+    if (items === MAX_ITEMS) throw new Error(`more than ${MAX_ITEMS} values`);
     const head = bytes[at]!;
     const major = head >> 5;
-    const info = head & 31;
-    const size = info < 24 ? 0 : info === 24 ? 1 : info === 25 ? 2 : info === 26 ? 4 : info === 27 ? 8 : -1;
+    const size = lengthBytes(head & 31);
     if (size < 0) throw new Error('indefinite length');
-    let length = info;
+    let length = head & 31;
     if (size > 0) {
       length = 0;
       for (let i = 1; i <= size; i++) length = length * 256 + (bytes[at + i] ?? 0);
@@ -84,6 +111,11 @@ function guardDepth(bytes: Uint8Array): void {
       open.pop();
     }
   }
+}
+
+/** Bytes of length behind a head with this low part; negative for an indefinite length or a reserved one. */
+function lengthBytes(info: number): number {
+  return info < 24 ? 0 : info === 24 ? 1 : info === 25 ? 2 : info === 26 ? 4 : info === 27 ? 8 : -1;
 }
 
 export function violation(message: string): AxError {
@@ -113,6 +145,16 @@ export function text(fields: Fields, key: string, maxChars: number): string {
 export function optionalText(fields: Fields, key: string, maxChars: number): string | undefined {
   const value = own(fields, key);
   return value === undefined || value === null ? undefined : text(fields, key, maxChars);
+}
+
+/** Text for people to read: what cannot be seen in it or would change its surroundings becomes U+FFFD. */
+export function shown(fields: Fields, key: string, maxChars: number): string {
+  return visibleText(text(fields, key, maxChars));
+}
+
+export function optionalShown(fields: Fields, key: string, maxChars: number): string | undefined {
+  const value = optionalText(fields, key, maxChars);
+  return value === undefined ? undefined : visibleText(value);
 }
 
 /** A whole number from `min` to `max` (Number.MAX_SAFE_INTEGER when left out). */

@@ -3,7 +3,7 @@
  *
  * Owns message ids (26 characters of Crockford base32, lower case: 48 bits of time, 80 bits of randomness, so that a
  * notice can carry one anywhere and tables sort by age), request keys, and names of hosts and agents.
- * Pure: time and randomness are arguments. Every parser throws AxError `invalid_argument` and nothing else.
+ * Pure: time and randomness are arguments. Every parser throws AxError `invalid_argument` and nothing else (a label too long: `too_large`).
  */
 import { AxError } from './errors.ts';
 import { MAX_LABEL_BYTES, MAX_NAME_CHARS } from './limits.ts';
@@ -17,9 +17,9 @@ const MESSAGE_ID_PREFIX = /^[0-7][0-9a-hjkmnp-tv-z]{3,25}$/;
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/;
 const REQUEST_KEY = /^[A-Za-z0-9._:-]{1,64}$/;
 const NAME = new RegExp(`^[A-Za-z0-9][A-Za-z0-9._-]{0,${MAX_NAME_CHARS - 1}}$`);
-// C0, DEL, C1, line and paragraph separators, bidirectional controls, zero-width characters, BOM, lone surrogates.
-// eslint-disable-next-line no-control-regex
-const UNSAFE = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]|\p{Surrogate}/u;
+// Controls, format characters (bidirectional, zero-width, tags), line and paragraph separators, lone surrogates, and all else that is drawn
+// as nothing. Variation selectors 1 to 16 may stay: they belong to emoji and are part of real file names.
+const UNSAFE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}[\p{Default_Ignorable_Code_Point}--[\ufe00-\ufe0f]]]/gv;
 
 /** Makes a message id from wall time (ms) and 10 random bytes. */
 export function makeMessageId(nowMs: number, random: Uint8Array): MessageId {
@@ -98,12 +98,17 @@ export function nameFrom(foreign: unknown, fallback: string): string {
   return NAME.test(cleaned) && cleaned.toLowerCase() !== 'localhost' ? cleaned : fallback;
 }
 
-/** True when text holds a control, bidirectional, zero-width or broken character: nothing that may stand in a record or on a terminal. */
+/** True when text holds a control, bidirectional, invisible or broken character: nothing that may stand in a record or on a terminal. */
 export function hasUnsafeCharacters(text: string): boolean {
-  return UNSAFE.test(text);
+  return text.search(UNSAFE) >= 0;
 }
 
-/** A label for a record: at most `maxBytes` of UTF-8, nothing unsafe. */
+/** The text with each such character as U+FFFD. */
+export function visibleText(text: string): string {
+  return text.replaceAll(UNSAFE, '\ufffd');
+}
+
+/** A label for a record: at most `maxBytes` of UTF-8 (else AxError `too_large`), nothing unsafe. */
 export function parseLabel(value: unknown, what: string, maxBytes: number = MAX_LABEL_BYTES): string {
   if (typeof value !== 'string' || value.length === 0) throw new AxError('invalid_argument', `${what} must be a non-empty string`);
   const bytes = Buffer.byteLength(value, 'utf8');

@@ -5,7 +5,7 @@
  * is believed only when the destination's own key signed it. A cancel is believed only from the host that sent the message.
  */
 import { AxError } from './errors.ts';
-import { asFields, bytes, decode, encode, flag, oneOf, optionalText, text, violation, whole } from './codec.ts';
+import { asFields, bytes, decode, encode, flag, oneOf, optionalShown, text, violation, whole } from './codec.ts';
 import { requireSignature, signOne } from './hashtree.ts';
 import type { Signed } from './hashtree.ts';
 import { parseHostId } from './identity.ts';
@@ -110,7 +110,7 @@ export function readProgress(value: Parameters<typeof asFields>[0]): Progress {
   const fields = asFields(value, 'a progress');
   const id = text(fields, 'id', 26);
   if (!isMessageId(id)) throw violation('"id" is not a message id');
-  const notice = optionalText(fields, 'notice', 32);
+  const notice = optionalShown(fields, 'notice', 32);
   return {
     id,
     state: oneOf(fields, 'state', RECEIVER_STATES),

@@ -31,7 +31,7 @@ const SENDER_STEPS: Record<SenderState, readonly SenderState[]> = {
 };
 
 const RECEIVER_STEPS: Record<ReceiverState, readonly ReceiverState[]> = {
-  awaiting_setup: ['available', 'expired', 'cancelled'],
+  awaiting_setup: ['available', 'fetched', 'expired', 'cancelled'], // fetched: the agent was removed between hand-out and confirmation
   available: ['awaiting_setup', 'fetched', 'expired', 'cancelled'],
   fetched: [],
   expired: [],

@@ -8,7 +8,7 @@
  */
 import { HARNESSES } from './address.ts';
 import type { HarnessName } from './address.ts';
-import { asFields, asList, decode, encode, flag, oneOf, optionalText, optionalWhole, text, violation, whole } from './codec.ts';
+import { asFields, asList, decode, encode, flag, oneOf, optionalShown, optionalWhole, shown, text, violation, whole } from './codec.ts';
 import type { Fields, Value } from './codec.ts';
 import { ERROR_TABLE, isErrorCode } from './errors.ts';
 import type { AxError, ErrorCode } from './errors.ts';
@@ -25,6 +25,9 @@ import type { ProtocolRange } from './version.ts';
 /** Ids one progress request may ask for; sessions and agents one answer may list. */
 export const MAX_PROGRESS_IDS = 500;
 const MAX_SESSIONS = 1000;
+const MAX_LIST_BYTES = 1024 * 1024;
+/** What an invite may be called: it is a key of the store. */
+const INVITE = /^[A-Za-z0-9_-]{1,64}$/;
 
 export interface Hello {
   readonly range: ProtocolRange;
@@ -108,7 +111,7 @@ function helloOf(fields: Fields): Hello {
   const min = whole(fields, 'min', 0, 1_000_000);
   return {
     range: { min, max: whole(fields, 'max', min, 1_000_000) },
-    version: text(fields, 'version', 64),
+    version: shown(fields, 'version', 64),
     nonce: text(fields, 'nonce', 64),
   };
 }
@@ -173,8 +176,10 @@ function idOf(value: Value): MessageId {
 function readPair(fields: Fields): PairRequest {
   const secret = fields['secret'];
   if (!(secret instanceof Uint8Array) || secret.length !== 32) throw violation('a pairing secret has 32 bytes');
+  const invite = text(fields, 'invite', 64);
+  if (!INVITE.test(invite)) throw violation('not the name of an invite');
   return {
-    invite: text(fields, 'invite', 64),
+    invite,
     secret,
     name: text(fields, 'name', MAX_LABEL_BYTES),
     addresses: stringsOf(fields['addresses'], 'addresses', 16, 512),
@@ -193,9 +198,14 @@ export function encodeResult(fields: Record<string, unknown>): Uint8Array {
   return encode({ ok: true, ...fields });
 }
 
-/** A refusal: only the code, the class and a retry time leave this host. Local codes become `busy`: the peer may try again. */
-export function encodeRefusal(error: AxError, retryAfterMs?: number): Uint8Array {
+/**
+ * A refusal: only the code, the class and a retry time (`details.retry_after_ms`) leave this host. Local codes become `busy`: the peer
+ * may try again.
+ */
+export function encodeRefusal(error: AxError): Uint8Array {
   const local = error.class === 'local';
+  const asked = error.details?.['retry_after_ms'];
+  const retryAfterMs = typeof asked === 'number' && Number.isSafeInteger(asked) && asked >= 0 ? asked : undefined;
   return encode({ ok: false, code: local ? 'busy' : error.code, class: local ? 'deferred' : error.class, retry_after_ms: retryAfterMs });
 }
 
@@ -213,7 +223,22 @@ export function readAnswer(
 }
 
 export function sessionsResult(sessions: readonly PublicSession[], agents: readonly PublicAgent[]): Uint8Array {
-  return encodeResult({ sessions: sessions.slice(0, MAX_SESSIONS), agents: agents.slice(0, MAX_SESSIONS) });
+  const fit = within(MAX_LIST_BYTES);
+  return encodeResult({
+    sessions: sessions.slice(0, MAX_SESSIONS).map(sessionValue).filter(fit),
+    agents: agents.slice(0, MAX_SESSIONS).filter(fit),
+  });
+}
+
+function sessionValue(session: PublicSession): Record<string, unknown> {
+  const { sessionId, startedAt, ...rest } = session;
+  return { ...rest, session_id: sessionId, started_at: startedAt };
+}
+
+/** Lets entries through until their encodings fill `budget` bytes: long paths must not make an answer that no frame holds. */
+function within(budget: number): (entry: object) => boolean {
+  let left = budget;
+  return (entry) => (left -= encode(entry).length) >= 0;
 }
 
 export function readSessions(fields: Fields): { readonly sessions: PublicSession[]; readonly agents: PublicAgent[] } {
@@ -222,22 +247,22 @@ export function readSessions(fields: Fields): { readonly sessions: PublicSession
       const entry = asFields(value, 'a session');
       return {
         harness: oneOf(entry, 'harness', HARNESSES),
-        sessionId: text(entry, 'sessionId', 64),
-        workspace: text(entry, 'workspace', MAX_PATH_BYTES),
-        status: text(entry, 'status', 16),
-        agent: optionalText(entry, 'agent', 64) ?? null,
+        sessionId: shown(entry, 'session_id', 64),
+        workspace: shown(entry, 'workspace', MAX_PATH_BYTES),
+        status: shown(entry, 'status', 16),
+        agent: optionalShown(entry, 'agent', 64) ?? null,
         reachable: flag(entry, 'reachable'),
-        reason: optionalText(entry, 'reason', 128) ?? null,
-        version: text(entry, 'version', 64),
-        startedAt: whole(entry, 'startedAt'),
+        reason: optionalShown(entry, 'reason', 128) ?? null,
+        version: shown(entry, 'version', 64),
+        startedAt: whole(entry, 'started_at'),
       };
     }),
     agents: asList(fields['agents'], 'agents', MAX_SESSIONS).map((value) => {
       const entry = asFields(value, 'an agent');
       return {
-        name: text(entry, 'name', 64),
+        name: shown(entry, 'name', 64),
         harness: oneOf(entry, 'harness', HARNESSES),
-        workspace: text(entry, 'workspace', MAX_PATH_BYTES),
+        workspace: shown(entry, 'workspace', MAX_PATH_BYTES),
       };
     }),
   };
