@@ -8,7 +8,7 @@ import type { DaemonStatus } from '../protocol/control.ts';
 import { AxError } from '../protocol/errors.ts';
 import type { HostKey } from '../protocol/identity.ts';
 import type { HostId } from '../protocol/ids.ts';
-import { MIN_FREE_BYTES, SESSIONS_TIMEOUT_MS } from '../protocol/limits.ts';
+import { SESSIONS_TIMEOUT_MS } from '../protocol/limits.ts';
 import type { AxCommand } from '../protocol/notice.ts';
 import { SealKeys } from '../protocol/seal.ts';
 import { AX_VERSION, CONTROL_PROTOCOL } from '../protocol/version.ts';
@@ -35,9 +35,11 @@ import { Outbox } from './outbox.ts';
 import { Pairing } from './pairing.ts';
 import { Peers } from './peers.ts';
 import { Pickup } from './pickup.ts';
+import { livenessNews } from './progress.ts';
 import { Receipts } from './receipts.ts';
 import { Registration } from './registration.ts';
 import { Retention } from './retention.ts';
+import { roomKeeper, unlessFull } from './room.ts';
 import { Router } from './router.ts';
 import { Status } from './status.ts';
 import type { Store } from './store/store.ts';
@@ -57,6 +59,8 @@ export interface Seams {
 export interface Settings {
   /** How this host calls itself towards others. */
   readonly name: string;
+  /** Where others are told to dial this host, as multiaddrs; empty: where it listens. */
+  readonly announce: readonly string[];
   /** How its ax is called in notices and printed commands. */
   readonly ax: AxCommand;
   /** For the status: the control socket and the process. */
@@ -74,9 +78,6 @@ export interface Daemon {
   /** The local API. AxError only. */
   call(method: string, params: Readonly<Record<string, unknown>>, actor: Actor): Promise<Record<string, unknown>>;
 }
-
-/** How long a look at the free space is believed, ms. */
-const ROOM_MS = 5000;
 
 /** Builds a daemon; nothing runs before `start`. */
 export function createDaemon(seams: Seams, settings: Settings): Daemon {
@@ -106,13 +107,18 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
   const onChanged = (harness: string, workspace: string): void => notifier.wake(harness, workspace);
   const hasLiveSession = (harness: string, workspace: string): boolean => discovery.at(harness, workspace).length > 0;
 
+  const tellLiveness = livenessNews(inbox, hasLiveSession, onMessage);
+
   const discovery: Discovery = new Discovery({
     harnesses: seams.harnesses,
     agents,
     clock,
     log,
     ask: (host) => exchange.ask(host, { type: 'sessions' }, SESSIONS_TIMEOUT_MS),
-    onSessions: () => notifier.wakeAll(),
+    onSessions: () => {
+      notifier.wakeAll();
+      tellLiveness();
+    },
     onNotice: (noticeId, result) => void notifier.outcome(noticeId, result),
   });
   const notifier: Notifier = new Notifier({
@@ -139,7 +145,7 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     log,
     self,
     ownName: () => settings.name,
-    ownAddresses: () => dialable(link.status().listen),
+    ownAddresses: () => (settings.announce.length > 0 ? settings.announce : dialable(link.status().listen)),
     running,
     peers,
     outbox,
@@ -213,7 +219,7 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     onReceipt,
     onChanged,
   });
-  const addressing = new Addressing({ files, naming, discovery, agents });
+  const addressing = new Addressing({ files, naming, discovery, agents, isReady: (host) => greeting.isReady(host) });
   const router = new Router({
     store,
     clock,
@@ -291,7 +297,10 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
   let open = false;
   return {
     async start() {
-      await store.write((tx) => events.add(tx, { type: 'daemon.started', detail: AX_VERSION }));
+      await unlessFull(
+        log,
+        store.write((tx) => events.add(tx, { type: 'daemon.started', detail: AX_VERSION })),
+      );
       await link.start({
         onRequest: (peer, channel, bytes) => exchange.handle(peer, channel, bytes),
         onPeer: (peer, up) => greeting.peerChanged(peer, up),
@@ -315,7 +324,10 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
       events.changed();
       await link.stop();
       await discovery.stop();
-      await seams.store.write((tx) => uptime.flush(tx));
+      await unlessFull(
+        log,
+        seams.store.write((tx) => uptime.flush(tx)),
+      );
       await seams.store.close();
     },
     async call(method, params, actor) {
@@ -327,23 +339,6 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
       if (!open) throw new AxError('shutting_down', 'the daemon is starting or stopping');
       return run(params, actor);
     },
-  };
-}
-
-/** Throws `store_full` while the disk has too little room; looks at most every few seconds. */
-function roomKeeper(store: Store, clock: Clock): () => void {
-  let lookedAt = Number.NEGATIVE_INFINITY;
-  let free = 0;
-  return () => {
-    if (clock.monotonic() - lookedAt > ROOM_MS) {
-      free = store.status().freeBytes;
-      lookedAt = clock.monotonic();
-    }
-    if (free < MIN_FREE_BYTES)
-      throw new AxError('store_full', `only ${free} bytes are free on this host's disk; nothing new is taken`, {
-        fix: 'free some disk space',
-        details: { free_bytes: free },
-      });
   };
 }
 

@@ -8,7 +8,7 @@
 import { AxError } from '../protocol/errors.ts';
 import type { EventType } from '../protocol/states.ts';
 import type { Clock } from './clock/clock.ts';
-import { getRow, nextSeq, NOTHING, pack, seqKey, under, unpack } from './store/rows.ts';
+import { getRow, lastSeq, nextSeq, NOTHING, pack, seqKey, under, unpack } from './store/rows.ts';
 import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
 
 export interface Event {
@@ -50,7 +50,7 @@ export class Events {
 
   /** Entries after `since`, oldest first. AxError `expired` with `details.oldest_seq` when entries after `since` were pruned. */
   list(since: number, limit: number): Event[] {
-    const oldest = this.oldest();
+    const oldest = this.oldest() || this.newest() + 1; // of nothing kept, what comes next is the oldest
     if (since > 0 && oldest > since + 1) {
       throw new AxError('expired', `events up to ${oldest - 1} are no longer kept`, {
         details: { oldest_seq: oldest },
@@ -78,10 +78,9 @@ export class Events {
     return first === undefined ? 0 : Number(first.key.slice(2));
   }
 
-  /** Sequence of the newest entry; 0 when there is none. */
+  /** Sequence of the newest entry there ever was; 0 when there was none. */
   newest(): number {
-    const last = this.#store.range('events', { ...under('e/'), reverse: true, limit: 1 })[0];
-    return last === undefined ? 0 : Number(last.key.slice(2));
+    return lastSeq(this.#store, 'events');
   }
 
   /** Removes up to `limit` entries older than `before` (running time). Returns how many. */

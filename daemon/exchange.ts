@@ -9,11 +9,12 @@
 import { asList, decode } from '../protocol/codec.ts';
 import type { Fields } from '../protocol/codec.ts';
 import { AxError, toAxError } from '../protocol/errors.ts';
-import { readSigned } from '../protocol/hashtree.ts';
+import { encodeSigned, readSigned } from '../protocol/hashtree.ts';
 import type { HostKey } from '../protocol/identity.ts';
 import type { HostId, MessageId } from '../protocol/ids.ts';
-import { FORWARD_WINDOW, REQUEST_TIMEOUT_MS, RETRY_CAP_MS, RETRY_FIRST_MS } from '../protocol/limits.ts';
-import { progressValue, readProgress, readReceipt, signCancel } from '../protocol/receipt.ts';
+import { FORWARD_WINDOW, REQUEST_TIMEOUT_MS } from '../protocol/limits.ts';
+import { progressValue, readProgress, readReceipt, signCancel, signReceipt } from '../protocol/receipt.ts';
+import { RECEIVER_ENDS } from '../protocol/states.ts';
 import { encodeRefusal, encodeRequest, encodeResult, MAX_PROGRESS_IDS, readAnswer, readRequest, receiptOf } from '../protocol/wire.ts';
 import type { WireRequest } from '../protocol/wire.ts';
 import type { Admission } from './admission.ts';
@@ -22,28 +23,15 @@ import { within } from './clock/within.ts';
 import type { Events } from './events.ts';
 import { updateRequired } from './greeting.ts';
 import type { Greeting } from './greeting.ts';
-import type { Inbox } from './inbox.ts';
+import type { Inbox, Received } from './inbox.ts';
+import { Lane } from './lane.ts';
 import type { Channel, Link } from './link/link.ts';
 import type { Log } from './log.ts';
 import type { Cause, Outbox, Sent } from './outbox.ts';
 import type { Peers } from './peers.ts';
 import { ProgressNews } from './progress.ts';
 import type { Receipts } from './receipts.ts';
-import type { Store, StoreTransaction } from './store/store.ts';
-
-interface Lane {
-  running: boolean;
-  again: boolean;
-  readonly inFlight: Set<MessageId>;
-  /** Monotonic ms before which nothing is tried. */
-  blockedUntil: number;
-  pauseMs: number;
-  cancelTimer: (() => void) | undefined;
-  /** Entries refused for now on their own account: not before this monotonic ms. */
-  readonly notBefore: Map<MessageId, number>;
-  /** Entries of which no copy can be on its way: every attempt so far, all in this life, was answered or never left. */
-  readonly untouched: Set<MessageId>;
-}
+import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
 
 export interface ExchangeDeps {
   readonly store: Store;
@@ -81,17 +69,14 @@ export class Exchange {
 
   stop(): void {
     this.#stopped = true;
-    for (const lane of this.#lanes.values()) lane.cancelTimer?.();
+    for (const lane of this.#lanes.values()) lane.stop();
   }
 
   // --- sending ---------------------------------------------------------------------------------------------------------
 
   /** The host became ready: pauses are forgotten, open ids are asked for, and everything that waits moves. */
   ready(host: HostId): void {
-    const lane = this.#lane(host);
-    lane.blockedUntil = 0;
-    lane.pauseMs = RETRY_FIRST_MS;
-    lane.notBefore.clear();
+    this.#lane(host).clear();
     this.wake(host);
     void this.#askProgress(host).catch((error: unknown) =>
       this.#deps.log.debug('progress not asked', { host, code: toAxError(error).code }),
@@ -129,16 +114,7 @@ export class Exchange {
   #lane(host: HostId): Lane {
     let lane = this.#lanes.get(host);
     if (lane === undefined) {
-      lane = {
-        running: false,
-        again: false,
-        inFlight: new Set(),
-        blockedUntil: 0,
-        pauseMs: RETRY_FIRST_MS,
-        cancelTimer: undefined,
-        notBefore: new Map(),
-        untouched: new Set(),
-      };
+      lane = new Lane(this.#deps.clock, () => this.wake(host));
       this.#lanes.set(host, lane);
     }
     return lane;
@@ -148,7 +124,7 @@ export class Exchange {
     try {
       while (lane.again && !this.#stopped) {
         lane.again = false;
-        if (!this.#deps.greeting.isReady(host) || this.#deps.clock.monotonic() < lane.blockedUntil) break;
+        if (!this.#deps.greeting.isReady(host) || lane.isBlocked) break;
         await this.#pushReceipts(host);
         await this.#pushCancels(host);
         await this.#pushMessages(host, lane);
@@ -156,30 +132,15 @@ export class Exchange {
     } catch (error) {
       const failed = toAxError(error);
       if (!this.#stopped) this.#deps.log.debug('lane paused', { host, code: failed.code });
-      this.#pause(host, lane);
+      this.#pause(lane);
     } finally {
       lane.running = false;
     }
-    if (lane.again && !this.#stopped && this.#deps.greeting.isReady(host) && this.#deps.clock.monotonic() >= lane.blockedUntil)
-      this.wake(host);
+    if (lane.again && this.#deps.greeting.isReady(host) && !lane.isBlocked) this.wake(host);
   }
 
-  /** Blocks a lane for its growing pause (or as long as the peer asked), then tries again. */
-  #pause(host: HostId, lane: Lane, askedMs = 0): void {
-    if (this.#stopped) return;
-    const alreadyPaused = this.#deps.clock.monotonic() < lane.blockedUntil; // many attempts fail together: one pause, not one each
-    const pause = Math.min(RETRY_CAP_MS, Math.max(alreadyPaused ? 0 : lane.pauseMs, askedMs));
-    if (alreadyPaused && this.#deps.clock.monotonic() + pause <= lane.blockedUntil) return;
-    if (!alreadyPaused) lane.pauseMs = Math.min(RETRY_CAP_MS, lane.pauseMs * 2);
-    lane.blockedUntil = this.#deps.clock.monotonic() + pause;
-    lane.cancelTimer?.();
-    lane.cancelTimer = this.#deps.clock.after(pause, () => this.wake(host));
-  }
-
-  /** Leaves one entry for later on its own account (its workspace's grant is missing); the others go on. */
-  #postpone(host: HostId, lane: Lane, id: MessageId): void {
-    lane.notBefore.set(id, this.#deps.clock.monotonic() + RETRY_CAP_MS);
-    this.#deps.clock.after(RETRY_CAP_MS, () => this.wake(host));
+  #pause(lane: Lane, askedMs = 0): void {
+    if (!this.#stopped) lane.pause(askedMs);
   }
 
   async #request(host: HostId, request: WireRequest, timeoutMs = REQUEST_TIMEOUT_MS): Promise<Fields> {
@@ -192,11 +153,14 @@ export class Exchange {
     });
   }
 
+  // What leaves is picked inside a transaction, so that it is durable here when the write resolves: a receipt, a cancel or a message
+  // that a crash takes back must not be known elsewhere. Reading first without one only saves the write when nothing waits.
+
   async #pushReceipts(host: HostId): Promise<void> {
     const { receipts, store } = this.#deps;
     for (;;) {
-      const batch = receipts.pending(host, FORWARD_WINDOW);
-      if (batch.length === 0) return;
+      if (receipts.pending(host, 1).length === 0) return;
+      const batch = await store.write((tx) => receipts.pending(host, FORWARD_WINDOW, tx));
       const told = await Promise.all(
         batch.map(async (pending) => {
           try {
@@ -213,7 +177,8 @@ export class Exchange {
 
   async #pushCancels(host: HostId): Promise<void> {
     const { outbox, store, key, clock } = this.#deps;
-    for (const row of outbox.cancels(host, FORWARD_WINDOW)) {
+    if (outbox.cancels(host, 1).length === 0) return;
+    for (const row of await store.write((tx) => outbox.cancels(host, FORWARD_WINDOW, tx))) {
       try {
         const fields = await this.#request(host, {
           type: 'cancel',
@@ -228,28 +193,15 @@ export class Exchange {
   }
 
   async #pushMessages(host: HostId, lane: Lane): Promise<void> {
-    const { outbox, store, events, clock } = this.#deps;
-    const picked: Sent[] = [];
-    let after = 0;
-    while (picked.length + lane.inFlight.size < FORWARD_WINDOW) {
-      const rows = outbox.open(host, after, FORWARD_WINDOW);
-      if (rows.length === 0) break;
-      after = rows.at(-1)!.seq;
-      const fit = rows.filter(
-        (row) => !row.cancelRequested && !lane.inFlight.has(row.id) && (lane.notBefore.get(row.id) ?? 0) <= clock.monotonic(),
-      );
-      picked.push(...fit.slice(0, FORWARD_WINDOW - picked.length - lane.inFlight.size));
-    }
-    if (picked.length === 0) return;
-    const resting = picked.filter((row) => !(row.state === 'forwarding' && row.uncertain));
-    if (resting.length > 0) {
-      for (const row of resting) if (!row.uncertain) lane.untouched.add(row.id);
-      await store.write((tx) => {
-        const ids = resting.map((row) => row.id);
-        for (const row of outbox.leaving(tx, ids))
-          if (row.cause === null) events.add(tx, { type: 'message.forwarding', messageId: row.id, hostId: host, state: row.state });
-      });
-    }
+    const { outbox, store, events } = this.#deps;
+    if (this.#due(host, lane, store).length === 0) return;
+    const picked = await store.write((tx) => {
+      const due = this.#due(host, lane, tx);
+      for (const row of due) if (!row.uncertain) lane.untouched.add(row.id);
+      for (const row of outbox.leaving(tx, due))
+        if (row.cause === null) events.add(tx, { type: 'message.forwarding', messageId: row.id, hostId: host, state: row.state });
+      return due;
+    });
     for (const row of picked) {
       lane.inFlight.add(row.id);
       void this.#attempt(host, lane, row.id).finally(() => {
@@ -257,6 +209,18 @@ export class Exchange {
         this.wake(host);
       });
     }
+  }
+
+  /** The oldest entries that may leave now, no more than the window has room for. */
+  #due(host: HostId, lane: Lane, reader: StoreReader): Sent[] {
+    const due: Sent[] = [];
+    for (let after = 0, room = FORWARD_WINDOW - lane.inFlight.size; due.length < room;) {
+      const rows = this.#deps.outbox.open(host, after, FORWARD_WINDOW, reader);
+      if (rows.length === 0) break;
+      after = rows.at(-1)!.seq;
+      due.push(...rows.filter((row) => !row.cancelRequested && lane.isDue(row.id)).slice(0, room - due.length));
+    }
+    return due;
   }
 
   /** One delivery attempt; never rejects. */
@@ -274,15 +238,15 @@ export class Exchange {
         });
         await this.#takeReceipt(host, fields);
         lane.untouched.delete(id);
-        lane.pauseMs = RETRY_FIRST_MS;
+        lane.succeeded();
       } catch (error) {
         const failed = toAxError(error);
         const cause = causeOf(failed, clock.now());
         const refused = refusedClass(failed);
         const certain = lane.untouched.has(id) && (refused !== undefined || failed.details?.['sent'] === false);
         if (!certain) lane.untouched.delete(id);
-        if (refused === 'deferred' && failed.code === 'grant_missing') this.#postpone(host, lane, id);
-        else if (refused !== 'rejected') this.#pause(host, lane, Number(failed.details?.['retry_after_ms'] ?? 0));
+        if (refused === 'deferred' && failed.code === 'grant_missing') lane.postpone(id);
+        else if (refused !== 'rejected') this.#pause(lane, Number(failed.details?.['retry_after_ms'] ?? 0));
         await store.write((tx) => {
           const before = outbox.get(id, tx);
           const next =
@@ -301,7 +265,7 @@ export class Exchange {
       }
     } catch (error) {
       log.error('outbox not updated', { host, message: id, reason: toAxError(error).message });
-      this.#pause(host, lane);
+      this.#pause(lane);
     }
   }
 
@@ -375,6 +339,7 @@ export class Exchange {
         return encodeResult({});
       }
       case 'progress':
+        await this.#remind(peer, request.ids);
         return encodeResult({ items: request.ids.flatMap((id) => this.#news.progressOf(peer, id) ?? []).map(progressValue) });
       case 'update':
         await this.#deps.store.write((tx) => request.items.forEach((item) => this.#deps.outbox.progress(tx, peer, item)));
@@ -384,12 +349,33 @@ export class Exchange {
         return this.#deps.sessions();
     }
   }
+
+  /** Who asks after a message that has ended here never got, or never believed, its receipt: it is told again. */
+  async #remind(peer: HostId, ids: readonly MessageId[]): Promise<void> {
+    const { inbox, receipts, store, key, clock } = this.#deps;
+    const ended = (reader: StoreReader): Received[] => {
+      const told = new Set(receipts.pending(peer, Number.MAX_SAFE_INTEGER, reader).map((pending) => pending.id));
+      return ids.flatMap((id) => inbox.get(peer, id, reader) ?? []).filter((row) => RECEIVER_ENDS.has(row.state) && !told.has(row.id));
+    };
+    if (ended(store).length === 0) return;
+    await store.write((tx) => {
+      for (const row of ended(tx)) receipts.add(tx, peer, row.id, encodeSigned(signReceipt(key, endOf(row, clock.now()))));
+    });
+    this.wake(peer);
+  }
 }
 
 /** How the peer refused, when the error is the peer's own answer. */
 function refusedClass(error: unknown): 'deferred' | 'rejected' | undefined {
   const refused = error instanceof AxError ? error.details?.['refused'] : undefined;
   return refused === 'deferred' || refused === 'rejected' ? refused : undefined;
+}
+
+/** What a receipt says of a message that has ended here. */
+function endOf(row: Received, now: number): Parameters<typeof signReceipt>[1] {
+  const { id, digest, sender, storedAs, state } = row;
+  const outcome = state === 'awaiting_setup' || state === 'available' ? 'accepted' : state;
+  return { outcome, id, digest, sender, at: row.fetchedAt ?? now, state, storedAs, liveSession: false, certain: true };
 }
 
 /** Why an attempt did not end in acceptance, for the status page. */

@@ -65,6 +65,8 @@ export class Greeting {
   #copied: { readonly by: HostId; readonly at: number } | undefined;
   /** Monotonic ms of the last hello said to a host. */
   readonly #greeted = new Map<HostId, number>();
+  /** Monotonic ms of the last hello of a paired host. */
+  readonly #heard = new Map<HostId, number>();
   #stopped = false;
 
   constructor(deps: GreetingDeps) {
@@ -125,7 +127,10 @@ export class Greeting {
       this.#deps.log.debug('hello failed', { host, code: failed.code });
     }
     if (!this.#stopped && this.view(host).connected) {
-      this.#greetIn(host, this.view(host).ready ? HELLO_INTERVAL_MS : HELLO_INTERVAL_MS / 6);
+      const { state, ready } = this.view(host);
+      // It greeted while this hello was under way: it may have come to know this host since it answered.
+      const isOld = state === 'untrusted' && (this.#heard.get(host) ?? Number.NEGATIVE_INFINITY) >= before;
+      this.#greetIn(host, isOld ? REGREET_MS : ready ? HELLO_INTERVAL_MS : HELLO_INTERVAL_MS / 6);
     }
   }
 
@@ -178,6 +183,7 @@ export class Greeting {
       const view = this.view(host);
       view.range = hello.range;
       view.version = hello.version;
+      this.#heard.set(host, this.#deps.clock.monotonic());
       await this.#seen(host, hello.version);
       // A host that greets may just have paired with us or come back: what waits for it may move now.
       if (view.connected && view.state === 'untrusted')

@@ -9,7 +9,13 @@
 import { AxError } from '../protocol/errors.ts';
 import type { HarnessName } from '../protocol/address.ts';
 import type { HostId, MessageId } from '../protocol/ids.ts';
-import { MAX_TOMBSTONES_PER_PEER, MAX_WAITING_BYTES_PER_PEER, MAX_WAITING_PER_PEER, METADATA_RETENTION_MS } from '../protocol/limits.ts';
+import {
+  MAX_TOMBSTONES_PER_PEER,
+  MAX_WAITING_BYTES_PER_PEER,
+  MAX_WAITING_PER_PEER,
+  METADATA_RETENTION_MS,
+  RETRY_CAP_MS,
+} from '../protocol/limits.ts';
 import { receiverMay } from '../protocol/states.ts';
 import type { MessageKind, NoticeOutcome, ReceiverState } from '../protocol/states.ts';
 import { addressKey, getRow, nextSeq, NOTHING, pack, seqKey, under, unpack } from './store/rows.ts';
@@ -235,33 +241,33 @@ export class Inbox {
 
   /**
    * The sender's cancel, decided here and now: `cancelled` (also for an id never seen: a tombstone answers the late copy),
-   * or the row that shows why it is too late. AxError `key_conflict`, `limit` (too many tombstones).
+   * or the row that shows why it is too late. `isNew`: this very call made it so. AxError `key_conflict`, `limit` (too many tombstones).
    */
   cancel(
     tx: StoreTransaction,
     sender: HostId,
     id: MessageId,
     digest: Uint8Array,
-  ): { readonly outcome: 'cancelled' | 'too_late' | 'expired'; readonly row: Received | undefined } {
+  ): { readonly outcome: 'cancelled' | 'too_late' | 'expired'; readonly row: Received | undefined; readonly isNew: boolean } {
     const seen = getRow<Seen>(tx, 'seen', `${sender}/${id}`);
     if (seen === undefined) {
       const key = `tombstones/${sender}`;
       const count = getRow<{ count: number }>(tx, 'meta', key)?.count ?? 0;
       if (count >= MAX_TOMBSTONES_PER_PEER)
         throw new AxError('limit', `more than ${MAX_TOMBSTONES_PER_PEER} cancels for unknown messages`, {
-          details: { limit: MAX_TOMBSTONES_PER_PEER },
+          details: { limit: MAX_TOMBSTONES_PER_PEER, retry_after_ms: RETRY_CAP_MS },
         });
       tx.put('meta', key, pack({ count: count + 1 }));
       this.#remember(tx, sender, id, { digest, seq: 0, tombstone: true, ran: this.#running() });
-      return { outcome: 'cancelled', row: undefined };
+      return { outcome: 'cancelled', row: undefined, isNew: true };
     }
-    if (seen.tombstone) return { outcome: 'cancelled', row: undefined };
+    if (seen.tombstone) return { outcome: 'cancelled', row: undefined, isNew: false };
     if (Buffer.compare(seen.digest, digest) !== 0) throw new AxError('key_conflict', 'this id names another message');
     const row = getRow<Received>(tx, 'inbox', seqKey(seen.seq));
-    if (row === undefined || row.state === 'expired') return { outcome: 'expired', row };
-    if (row.state === 'cancelled') return { outcome: 'cancelled', row };
-    if (row.state === 'fetched' || row.handedOutAt !== null) return { outcome: 'too_late', row };
-    return { outcome: 'cancelled', row: this.#step(tx, row, { state: 'cancelled' }) };
+    if (row === undefined || row.state === 'expired') return { outcome: 'expired', row, isNew: false };
+    if (row.state === 'cancelled') return { outcome: 'cancelled', row, isNew: false };
+    if (row.state === 'fetched' || row.handedOutAt !== null) return { outcome: 'too_late', row, isNew: false };
+    return { outcome: 'cancelled', row: this.#step(tx, row, { state: 'cancelled' }), isNew: true };
   }
 
   /** Ends retention of what is due: unread ones expire, bodies go. At most `limit`; returns the rows as they became. */
@@ -292,6 +298,13 @@ export class Inbox {
       tx.remove('seen', entry.key);
       const key = entry.key.slice(entry.key.indexOf('/', 2) + 1);
       const seen = getRow<Seen>(tx, 'seen', key);
+      const row = seen === undefined || seen.tombstone ? undefined : getRow<Received>(tx, 'inbox', seqKey(seen.seq));
+      if (row !== undefined) {
+        // A long retention: the id stays known as long as the row, or a late copy would be taken a second time.
+        const at = Math.max(this.#running(), row.expires + METADATA_RETENTION_MS) + 1;
+        tx.put('seen', `~/${seqKey(at)}/${key}`, NOTHING);
+        continue;
+      }
       tx.remove('seen', key);
       if (seen?.tombstone === true) {
         const counter = `tombstones/${key.slice(0, key.indexOf('/'))}`;
@@ -321,11 +334,11 @@ export class Inbox {
     const next = { messages: Math.max(0, old.messages + messages), bytes: Math.max(0, old.bytes + bytes) };
     if (limited && next.messages > MAX_WAITING_PER_PEER)
       throw new AxError('limit', `${old.messages} messages from that host wait unread; at most ${MAX_WAITING_PER_PEER}`, {
-        details: { limit: MAX_WAITING_PER_PEER },
+        details: { limit: MAX_WAITING_PER_PEER, retry_after_ms: RETRY_CAP_MS },
       });
     if (limited && next.bytes > MAX_WAITING_BYTES_PER_PEER)
       throw new AxError('limit', `${old.bytes} bytes from that host wait unread; at most ${MAX_WAITING_BYTES_PER_PEER}`, {
-        details: { limit: MAX_WAITING_BYTES_PER_PEER },
+        details: { limit: MAX_WAITING_BYTES_PER_PEER, retry_after_ms: RETRY_CAP_MS },
       });
     tx.put('meta', key, pack(next));
   }

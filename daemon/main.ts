@@ -14,7 +14,7 @@ import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import pino from 'pino';
 import { AxError, errorBody, toAxError } from '../protocol/errors.ts';
-import { USUAL_PATH } from '../protocol/notice.ts';
+import { requireNoticeSafe, USUAL_PATH } from '../protocol/notice.ts';
 import type { AxCommand } from '../protocol/notice.ts';
 import { controlSocketPath, defaultStateDir } from '../protocol/paths.ts';
 import { SCHEMA_VERSION } from '../protocol/version.ts';
@@ -127,6 +127,7 @@ async function run(flags: Flags, log: Log): Promise<void> {
   process.umask(0o077);
   openStateDir(flags.stateDir, uid);
   const stateDir = realpathSync(flags.stateDir);
+  requireNoticeSafe(stateDir, 'the path of the state folder');
   const lock = await takeLock(join(stateDir, 'daemon.lock'));
   const config = readConfig(stateDir, flags, process.env);
   const key = openHostKey(stateDir, uid, (length) => systemRandom.bytes(length));

@@ -2,7 +2,7 @@
  * Notices: every attempt to nudge a session, what became of it, what each session was last told, and the budgets.
  *
  * Owns the table `notices`. Keys: `a/ID` an attempt, `s/SESSION` what stands towards that session, `b/HOST/ADDRESS` a budget,
- * `x/RUN/ID` for pruning, `count` the outcomes so far. An attempt is durable before the socket write, as `unverified`, so that a
+ * `x/RUN/KEY` to look at KEY for pruning, `count` the outcomes so far. An attempt is durable before the socket write, as `unverified`, so that a
  * crash in between never counts as silence. Nothing here decides when to nudge.
  */
 import type { HostId, MessageId } from '../protocol/ids.ts';
@@ -57,7 +57,7 @@ export class Notices {
   /** Records an attempt before it is made. */
   begin(tx: StoreTransaction, attempt: Omit<Attempt, 'outcome'>, attempts: number, told: number): void {
     tx.put('notices', `a/${attempt.id}`, pack({ ...attempt, outcome: 'unverified' }));
-    tx.put('notices', `x/${seqKey(attempt.ran + METADATA_RETENTION_MS)}/${attempt.id}`, NOTHING);
+    this.#lookLater(tx, `a/${attempt.id}`, attempt.ran);
     const standing: Standing = { noticeId: attempt.id, outcome: 'unverified', attempts, told, at: attempt.at, ran: attempt.ran };
     tx.put('notices', `s/${attempt.session}`, pack(standing));
   }
@@ -79,6 +79,7 @@ export class Notices {
   toldBySelf(tx: StoreTransaction, session: string, told: number, now: number): void {
     const standing: Standing = { noticeId: null, outcome: 'approved', attempts: 1, told, at: now, ran: this.#running() };
     tx.put('notices', `s/${session}`, pack(standing));
+    this.#lookLater(tx, `s/${session}`, standing.ran);
   }
 
   /** Takes one notice from the budget of a sender towards an address; false when it is used up. */
@@ -87,6 +88,7 @@ export class Notices {
     const tokens = this.#tokens(tx, key);
     if (tokens < 1) return false;
     tx.put('notices', key, pack({ milli: Math.floor((tokens - 1) * 1000), ran: this.#running() }));
+    this.#lookLater(tx, key, this.#running());
     return true;
   }
 
@@ -104,13 +106,18 @@ export class Notices {
   prune(tx: StoreTransaction, limit: number): number {
     const due = tx.range('notices', { start: 'x/', end: `x/${seqKey(this.#running())}`, limit });
     for (const entry of due) {
-      const id = entry.key.slice(entry.key.lastIndexOf('/') + 1);
-      const attempt = this.attempt(id, tx);
       tx.remove('notices', entry.key);
-      tx.remove('notices', `a/${id}`);
-      if (attempt !== undefined && this.standing(attempt.session, tx)?.noticeId === id) tx.remove('notices', `s/${attempt.session}`);
+      const key = entry.key.slice(entry.key.indexOf('/', 2) + 1);
+      const row = getRow<{ ran: number; session?: string }>(tx, 'notices', key);
+      if (row === undefined || row.ran + METADATA_RETENTION_MS >= this.#running()) continue; // gone, or renewed since
+      tx.remove('notices', key);
+      if (row.session !== undefined && this.standing(row.session, tx)?.noticeId === key.slice(2)) tx.remove('notices', `s/${row.session}`);
     }
     return due.length;
+  }
+
+  #lookLater(tx: StoreTransaction, key: string, ran: number): void {
+    tx.put('notices', `x/${seqKey(ran + METADATA_RETENTION_MS)}/${key}`, NOTHING);
   }
 
   #tokens(reader: StoreReader, key: string): number {

@@ -50,6 +50,8 @@ interface Address {
 
 /** Unread messages looked at for one notice. */
 const LOOK_AHEAD = 200;
+/** Notices of this life that are remembered. */
+const MAX_OWN_NOTICES = 10_000;
 /** Messages whose rows carry a notice's outcome. */
 const MARKED = 50;
 
@@ -57,6 +59,8 @@ export class Notifier {
   readonly #deps: NotifierDeps;
   readonly #due = new Map<string, Address>();
   readonly #timers = new Map<string, () => void>();
+  /** Notices of this life, whose later outcome the harness can still tell; a word about an older one never comes. */
+  readonly #ownNotices = new Set<string>();
   #working = false;
   #stopped = false;
 
@@ -160,7 +164,8 @@ export class Notifier {
     const newest = messages.at(-1)!.seq;
     let attempts = 1;
     if (standing !== undefined) {
-      const verdict = judge(standing, session, newest, running());
+      const mayHear = standing.noticeId !== null && this.#ownNotices.has(standing.noticeId);
+      const verdict = judge(standing, session, newest, running(), mayHear);
       if (verdict.wait !== undefined) return verdict.wait;
       attempts = verdict.attempts;
     }
@@ -216,6 +221,8 @@ export class Notifier {
       for (const message of marked)
         events.add(tx, { type: 'notice.attempt', messageId: message.id, subject: session.sessionId, detail: attached ? 'fetch' : 'setup' });
     });
+    if (this.#ownNotices.size >= MAX_OWN_NOTICES) this.#ownNotices.clear();
+    this.#ownNotices.add(id);
     const result = await discovery.notify(session, { id, text });
     await this.#settle(id, result.outcome, result.detail);
   }
@@ -273,22 +280,26 @@ function assign(
   return { chosen, withheld };
 }
 
-/** May a session that was told something be told again now? */
+/** Outcomes after which a session is left alone for longer. */
+const UNWILLING: ReadonlySet<NoticeOutcome> = new Set(['held', 'denied', 'lapsed', 'blocked']);
+
+/** May a session that was told something be told again now? `mayHear`: the harness can still say what became of the last notice. */
 function judge(
   standing: Standing,
   session: Session,
   newest: number,
   running: number,
+  mayHear: boolean,
 ): { readonly wait: number; readonly attempts?: never } | { readonly wait?: undefined; readonly attempts: number } {
   const since = running - standing.ran;
   if (since < NOTICE_SPACING_MS) return { wait: NOTICE_SPACING_MS - since };
   const bySelf = standing.noticeId === null;
   if (bySelf && newest > standing.told) return { attempts: 1 };
-  if (standing.outcome === 'held') return { wait: Number.POSITIVE_INFINITY };
+  if (standing.outcome === 'held' && mayHear) return { wait: Number.POSITIVE_INFINITY };
   if (standing.outcome === 'blocked' && session.statusSince <= standing.at) return { wait: Number.POSITIVE_INFINITY };
   const exhausted = standing.attempts >= NOTICE_ATTEMPTS;
   if (exhausted && newest <= standing.told) return { wait: Number.POSITIVE_INFINITY };
-  const patience = standing.outcome === 'denied' || standing.outcome === 'lapsed' || standing.outcome === 'blocked' ? 8 : 1;
+  const patience = UNWILLING.has(standing.outcome) ? 8 : 1;
   const pause =
     standing.outcome === 'failed'
       ? NOTICE_SPACING_MS * 2 ** Math.min(standing.attempts, 8)

@@ -12,7 +12,7 @@ import type { Origin } from '../protocol/control.ts';
 import type { HostId, MessageId } from '../protocol/ids.ts';
 import { METADATA_RETENTION_MS } from '../protocol/limits.ts';
 import type { Progress, Receipt } from '../protocol/receipt.ts';
-import { SENDER_ENDS, senderMay } from '../protocol/states.ts';
+import { RECEIVER_ENDS, SENDER_ENDS, senderMay } from '../protocol/states.ts';
 import type { MessageKind, ReceiverState, SenderState } from '../protocol/states.ts';
 import { getRow, nextSeq, NOTHING, pack, seqKey, under, unpack } from './store/rows.ts';
 import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
@@ -66,6 +66,8 @@ export interface Sent {
   readonly request: RequestKey;
   readonly acceptedAt: number | null;
   readonly fetchedAt: number | null;
+  /** Running time, ms, of its end; null while it has none. */
+  readonly endedRan: number | null;
 }
 
 export type NewSent = Pick<
@@ -94,6 +96,7 @@ export class Outbox {
       receiver: null,
       acceptedAt: null,
       fetchedAt: null,
+      endedRan: null,
     };
     tx.put('outbox', seqKey(row.seq), pack(row));
     tx.put('outbox_index', `i/${row.id}`, pack({ seq: row.seq }));
@@ -131,18 +134,18 @@ export class Outbox {
   }
 
   /** Open entries of a host, oldest first, after sequence `after`. */
-  open(host: HostId, after: number, limit: number): Sent[] {
-    return this.#rows(`h/${host}/`, after, limit);
+  open(host: HostId, after: number, limit: number, reader: StoreReader = this.#store): Sent[] {
+    return this.#rows(`h/${host}/`, after, limit, reader);
   }
 
   /** Entries the receiver has accepted and not ended, oldest first. */
   accepted(host: HostId, after: number, limit: number): Sent[] {
-    return this.#rows(`w/${host}/`, after, limit);
+    return this.#rows(`w/${host}/`, after, limit, this.#store);
   }
 
   /** Entries whose cancel waits for an answer. */
-  cancels(host: HostId, limit: number): Sent[] {
-    return this.#rows(`c/${host}/`, 0, limit);
+  cancels(host: HostId, limit: number, reader: StoreReader = this.#store): Sent[] {
+    return this.#rows(`c/${host}/`, 0, limit, reader);
   }
 
   /** Every open or cancel-awaiting entry of a host, within a transaction. */
@@ -168,14 +171,10 @@ export class Outbox {
     return this.#store.count('outbox_index', under(host === undefined ? 'h/' : `h/${host}/`));
   }
 
-  /** Marks entries as about to leave, durable before their bytes do. Entries that ended meanwhile are left out of the result. */
-  leaving(tx: StoreTransaction, ids: readonly MessageId[]): Sent[] {
-    return ids.flatMap((id) => {
-      const row = this.get(id, tx);
-      if (row === undefined || !['queued', 'forwarding', 'deferred'].includes(row.state)) return [];
-      if (row.state === 'forwarding' && row.uncertain) return [row];
-      return [this.#step(tx, row, { state: 'forwarding', uncertain: true })];
-    });
+  /** Marks open entries, read in this transaction, as about to leave: durable before their bytes do. Returns those that were not before. */
+  leaving(tx: StoreTransaction, rows: readonly Sent[]): Sent[] {
+    const resting = rows.filter((row) => row.state !== 'forwarding' || !row.uncertain);
+    return resting.map((row) => this.#step(tx, row, { state: 'forwarding', uncertain: true }));
   }
 
   /** The receiver has answered `accepted`, or told more: takes a verified receipt. False when it says nothing new or nothing of ours. */
@@ -184,9 +183,11 @@ export class Outbox {
     if (row === undefined || row.host !== receipt.receiver) return undefined;
     if (Buffer.compare(row.digest, receipt.digest) !== 0)
       throw new AxError('key_conflict', 'the receipt names another message under this id');
+    // An answer that was overtaken on its way tells an older state: an end that is known stays.
+    const end = row.receiver !== null && RECEIVER_ENDS.has(row.receiver.state) && !RECEIVER_ENDS.has(receipt.state) ? row.receiver : null;
     const mirror: Mirror = {
-      state: receipt.state,
-      at: receipt.at,
+      state: end?.state ?? receipt.state,
+      at: end?.at ?? receipt.at,
       handedOut: row.receiver?.handedOut === true || receipt.outcome === 'too_late' || receipt.outcome === 'fetched',
       liveSession: receipt.liveSession,
       notice: row.receiver?.notice ?? null,
@@ -204,7 +205,8 @@ export class Outbox {
     }
     if (receipt.outcome === 'cancelled')
       return this.#step(tx, row, { ...told, acceptedAt: row.acceptedAt, state: 'cancelled', cancelRequested: false });
-    const next: SenderState = row.state === 'fetched' || row.state === 'cancelled' ? row.state : 'accepted';
+    const stays = row.state === 'fetched' || row.state === 'cancelled' || (row.state === 'expired' && end !== null);
+    const next: SenderState = stays ? row.state : 'accepted';
     const lost = receipt.outcome === 'too_late';
     return this.#step(tx, row, {
       ...told,
@@ -226,14 +228,15 @@ export class Outbox {
   progress(tx: StoreTransaction, host: HostId, progress: Progress): Sent | undefined {
     const row = this.get(progress.id, tx);
     if (row === undefined || row.host !== host || row.state !== 'accepted') return undefined;
+    const old = row.receiver;
+    if (old !== null && RECEIVER_ENDS.has(old.state) && !RECEIVER_ENDS.has(progress.state)) return undefined; // overtaken on its way
     const receiver: Mirror = {
       state: progress.state,
       at: progress.at,
-      handedOut: progress.handedOut,
+      handedOut: progress.handedOut || old?.handedOut === true,
       liveSession: progress.liveSession,
-      notice: progress.notice ?? row.receiver?.notice ?? null,
+      notice: progress.notice ?? old?.notice ?? null,
     };
-    const old = row.receiver;
     if (
       old !== null &&
       old.state === receiver.state &&
@@ -255,7 +258,7 @@ export class Outbox {
   /** The receiver refused for good. A refusal never overwrites an acceptance, and nothing later overwrites a refusal. */
   refuse(tx: StoreTransaction, id: MessageId, cause: Cause): Sent | undefined {
     const row = this.get(id, tx);
-    if (row === undefined || row.acceptedAt !== null || !senderMay(row.state, 'refused')) return undefined;
+    if (row === undefined || row.acceptedAt !== null || row.state === 'refused' || !senderMay(row.state, 'refused')) return undefined;
     return this.#step(tx, row, { state: row.cancelRequested ? 'cancelled' : 'refused', uncertain: false, cause, cancelRequested: false });
   }
 
@@ -268,20 +271,20 @@ export class Outbox {
 
   /**
    * Withdraws a message: `cancelled` when it never left, else `cancel_requested` (the receiver decides). AxError `too_late` when it
-   * ended or its hand-out is known, `invalid_state` when it was refused or has expired for certain.
+   * ended or its hand-out is known, `invalid_state` when it was refused or has expired for certain. `isNew`: it was not asked before.
    */
-  cancel(tx: StoreTransaction, id: MessageId): Sent {
+  cancel(tx: StoreTransaction, id: MessageId): { readonly row: Sent; readonly isNew: boolean } {
     const row = this.get(id, tx);
     if (row === undefined) throw new AxError('message_not_found', 'there is no such message');
-    if (row.state === 'cancelled') return row;
+    if (row.state === 'cancelled' || row.cancelRequested) return { row, isNew: false };
     if (row.state === 'fetched')
       throw new AxError('too_late', 'the message was picked up', { details: { at: row.fetchedAt, certain: true } });
     if (row.receiver?.handedOut === true)
       throw new AxError('too_late', 'the body was handed out on the receiving host', { details: { at: row.receiver.at, certain: false } });
     if (row.state === 'refused' || (row.state === 'expired' && !row.uncertain))
       throw new AxError('invalid_state', `the message is ${row.state}; there is nothing to cancel`, { details: { state: row.state } });
-    if (!row.uncertain && row.acceptedAt === null) return this.#step(tx, row, { state: 'cancelled', cancelRequested: false });
-    return this.#step(tx, row, { cancelRequested: true });
+    const left = row.uncertain || row.acceptedAt !== null;
+    return { row: this.#step(tx, row, left ? { cancelRequested: true } : { state: 'cancelled' }), isNew: true };
   }
 
   /** The receiver would not take the cancel: what was asked is dropped, the message stays as it is. */
@@ -341,36 +344,34 @@ export class Outbox {
   }
 
   #step(tx: StoreTransaction, row: Sent, change: Partial<Sent>): Sent {
-    const next: Sent = { ...row, ...change };
-    if (!senderMay(row.state, next.state)) return row; // a later word never undoes an end
+    const state = change.state ?? row.state;
+    if (!senderMay(row.state, state)) return row; // a later word never undoes an end
+    const ended = SENDER_ENDS.has(state);
+    const next: Sent = { ...row, ...change, endedRan: ended ? (row.endedRan ?? this.#running()) : null };
     this.#index(tx, row, false);
     tx.put('outbox', seqKey(row.seq), pack(next));
     this.#index(tx, next, true);
-    const ended = SENDER_ENDS.has(next.state);
     if (next.acceptedAt !== null || ended) tx.remove('outbox_body', next.id);
-    if (ended && !SENDER_ENDS.has(row.state))
-      tx.put('outbox_index', `p/${seqKey(this.#running() + METADATA_RETENTION_MS)}/${seqKey(next.seq)}`, NOTHING);
     return next;
   }
 
   #index(tx: StoreTransaction, row: Sent, present: boolean): void {
     const seq = seqKey(row.seq);
     const open = ['queued', 'forwarding', 'deferred'].includes(row.state);
-    const keys = row.local
-      ? []
-      : [
-          ...(open ? [`h/${row.host}/${seq}`] : []),
-          ...(row.state === 'accepted' ? [`w/${row.host}/${seq}`] : []),
-          ...(row.cancelRequested ? [`c/${row.host}/${seq}`] : []),
-        ];
+    const keys = [
+      ...(open && !row.local ? [`h/${row.host}/${seq}`] : []),
+      ...(row.state === 'accepted' && !row.local ? [`w/${row.host}/${seq}`] : []),
+      ...(row.cancelRequested && !row.local ? [`c/${row.host}/${seq}`] : []),
+      ...(row.endedRan === null ? [] : [`p/${seqKey(row.endedRan + METADATA_RETENTION_MS)}/${seq}`]),
+    ];
     for (const key of keys) {
       if (present) tx.put('outbox_index', key, NOTHING);
       else tx.remove('outbox_index', key);
     }
   }
 
-  #rows(prefix: string, after: number, limit: number): Sent[] {
-    const keys = this.#store.range('outbox_index', { start: `${prefix}${seqKey(after + 1)}`, end: `${prefix}~`, limit });
-    return keys.flatMap((entry) => getRow<Sent>(this.#store, 'outbox', entry.key.slice(entry.key.lastIndexOf('/') + 1)) ?? []);
+  #rows(prefix: string, after: number, limit: number, reader: StoreReader): Sent[] {
+    const keys = reader.range('outbox_index', { start: `${prefix}${seqKey(after + 1)}`, end: `${prefix}~`, limit });
+    return keys.flatMap((entry) => getRow<Sent>(reader, 'outbox', entry.key.slice(entry.key.lastIndexOf('/') + 1)) ?? []);
   }
 }

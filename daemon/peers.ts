@@ -6,6 +6,7 @@
  */
 import { AxError } from '../protocol/errors.ts';
 import type { HostId } from '../protocol/ids.ts';
+import { MAX_NAME_CHARS } from '../protocol/limits.ts';
 import type { GrantAction } from '../protocol/states.ts';
 import { getRow, pack, unpack } from './store/rows.ts';
 import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
@@ -80,9 +81,10 @@ export class Peers {
     let name = known !== undefined && !fresh.exactName ? known.name : fresh.name;
     if (taken.has(name.toLowerCase())) {
       if (fresh.exactName) throw new AxError('invalid_state', `another host is already called ${name}`, { fix: 'choose another name' });
+      const base = name.slice(0, MAX_NAME_CHARS - 8);
       let number = 2;
-      while (taken.has(`${name}-${number}`.toLowerCase())) number++;
-      name = `${name}-${number}`;
+      while (taken.has(`${base}-${number}`.toLowerCase())) number++;
+      name = `${base}-${number}`;
     }
     const peer: Peer = {
       hostId: fresh.hostId,
@@ -108,8 +110,10 @@ export class Peers {
     return renamed;
   }
 
+  /** Forgets a host, and the invites it has used: a code it still holds must not let it in again. */
   remove(tx: StoreTransaction, hostId: HostId): void {
     tx.remove('peers', hostId);
+    for (const entry of tx.range('invites')) if (unpack<Invite>(entry.value).usedBy === hostId) tx.remove('invites', entry.key);
   }
 
   /** Notes that a host was heard of, with the version it tells. */

@@ -8,8 +8,10 @@ import type { HostId, MessageId } from '../protocol/ids.ts';
 import type { Progress } from '../protocol/receipt.ts';
 import { MAX_PROGRESS_IDS } from '../protocol/wire.ts';
 import type { Clock } from './clock/clock.ts';
-import type { Inbox } from './inbox.ts';
+import type { Inbox, Received } from './inbox.ts';
 
+/** Unread messages of one address whose senders are told that a session came or the last one went. */
+const TOLD = 64;
 /** Changes within this time travel together, ms. */
 const GATHER_MS = 50;
 
@@ -54,4 +56,23 @@ export class ProgressNews {
       ...(row.notice === null ? {} : { notice: row.notice.outcome }),
     };
   }
+}
+
+/** Called when the sessions changed: tells the senders of what is unread where a session lives now and none did, or the other way round. */
+export function livenessNews(
+  inbox: Inbox,
+  hasLiveSession: (harness: string, workspace: string) => boolean,
+  tell: (row: Received) => void,
+): () => void {
+  let before = new Map<string, boolean>();
+  return () => {
+    const now = new Map<string, boolean>();
+    for (const { harness, workspace } of inbox.unreadAddresses()) {
+      const key = `${harness}\0${workspace}`;
+      now.set(key, hasLiveSession(harness, workspace));
+      // Not known before: what the sender heard with the receipt may be old by now.
+      if (before.get(key) !== now.get(key)) for (const row of inbox.unread(harness, workspace, TOLD)) tell(row);
+    }
+    before = now;
+  };
 }

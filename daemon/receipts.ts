@@ -6,7 +6,7 @@
  */
 import type { HostId, MessageId } from '../protocol/ids.ts';
 import { nextSeq, pack, seqKey, under, unpack } from './store/rows.ts';
-import type { Store, StoreTransaction } from './store/store.ts';
+import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
 
 export interface PendingReceipt {
   readonly key: string;
@@ -27,8 +27,8 @@ export class Receipts {
   }
 
   /** The oldest receipts that wait for a host. */
-  pending(host: HostId, limit: number): PendingReceipt[] {
-    return this.#store
+  pending(host: HostId, limit: number, reader: StoreReader = this.#store): PendingReceipt[] {
+    return reader
       .range('receipts', { ...under(`${host}/`), limit })
       .map((entry) => ({ key: entry.key, ...unpack<Omit<PendingReceipt, 'key'>>(entry.value) }));
   }

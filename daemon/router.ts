@@ -73,7 +73,7 @@ export class Router {
   /** `ax send`. AxError as lifecycle.md, section 6. */
   async send(params: Params, actor: Actor): Promise<QueuedMessage> {
     const request = this.#request(params);
-    const replayed = this.#replay(request, this.#deps.store);
+    const replayed = await this.#earlier(request);
     if (replayed !== undefined) return replayed;
     const { addressing } = this.#deps;
     const sender = await addressing.sender(params, actor);
@@ -87,7 +87,7 @@ export class Router {
   async reply(params: Params, actor: Actor): Promise<QueuedMessage> {
     const { naming, pickup, agents, addressing } = this.#deps;
     const request = this.#request(params);
-    const replayed = this.#replay(request, this.#deps.store);
+    const replayed = await this.#earlier(request);
     if (replayed !== undefined) return replayed;
     const { received } = naming.message(params['id'], 'received');
     if (received === undefined)
@@ -134,6 +134,12 @@ export class Router {
     const facts = JSON.stringify(names.map((name) => params[name] ?? null));
     const fingerprint = Buffer.from(sha256(Buffer.from(facts, 'utf8'), Uint8Array.of(0), body)).toString('hex');
     return { key: parseRequestKey(params['request_id']), fingerprint, id: makeMessageId(clock.now(), random.bytes(10)) };
+  }
+
+  /** The answer of an earlier same request; only after the flush of what it made, which may still be under way. */
+  async #earlier(request: Request): Promise<QueuedMessage | undefined> {
+    const { outbox, store } = this.#deps;
+    return outbox.byRequest(request.key) === undefined ? undefined : store.write((tx) => this.#replay(request, tx));
   }
 
   #replay(request: Request, reader: StoreReader): QueuedMessage | undefined {

@@ -60,7 +60,7 @@ export async function serveControl(options: ControlOptions): Promise<ControlServ
   const connections = new Set<Connection>();
   const server = createServer({ allowHalfOpen: true }, (socket) => {
     if (connections.size >= MAX_CONNECTIONS) {
-      refuseConnection(socket);
+      refuseConnection(socket, options.clock);
       return;
     }
     const connection = new Connection(socket, options);
@@ -118,13 +118,19 @@ async function removeStaleSocket(path: string): Promise<void> {
   await unlink(path);
 }
 
-function refuseConnection(socket: Socket): void {
+function refuseConnection(socket: Socket, clock: Clock): void {
   const error = new AxError('limit', `this daemon serves ${MAX_CONNECTIONS} connections at once and has them all`, {
     details: { limit: MAX_CONNECTIONS },
   });
   // A client that is gone before it reads this has lost nothing.
   socket.on('error', () => socket.destroy());
-  socket.write(encodeFrame(encode(failure(0, error))), () => socket.destroy());
+  socket.on(
+    'close',
+    clock.after(CLOSE_TIMEOUT_MS, () => socket.destroy()),
+  );
+  // A close over unread bytes would reach the client as a reset, and the answer never.
+  socket.resume();
+  socket.end(encodeFrame(encode(failure(0, error))));
 }
 
 function failure(id: number, error: AxError): ControlResponse {

@@ -36,10 +36,14 @@ export function getRow<T>(reader: StoreReader, table: Table, key: string): T | u
 
 /** The next number of a named sequence, from 1; taken for good when the transaction commits. */
 export function nextSeq(tx: StoreTransaction, name: string): number {
-  const key = `seq/${name}`;
-  const last = getRow<{ last: number }>(tx, 'meta', key)?.last ?? 0;
-  tx.put('meta', key, pack({ last: last + 1 }));
-  return last + 1;
+  const next = lastSeq(tx, name) + 1;
+  tx.put('meta', `seq/${name}`, pack({ last: next }));
+  return next;
+}
+
+/** The last number taken of a named sequence; 0 when none was. */
+export function lastSeq(reader: StoreReader, name: string): number {
+  return getRow<{ last: number }>(reader, 'meta', `seq/${name}`)?.last ?? 0;
 }
 
 /** Keys that begin with `prefix`, as bounds for a range. */

@@ -53,9 +53,9 @@ export class World {
     return item;
   }
 
-  /** Schedules `run`; the result cancels it. */
+  /** Schedules `run`; the result cancels it. Times are whole 1024ths of a ms, so that sums of them are exact and no timer seems early. */
   after(delayMs: number, run: () => void): () => void {
-    const event: Scheduled = { at: this.time + Math.max(0, delayMs), order: this.#order++, run, cancelled: false };
+    const event: Scheduled = { at: this.time + Math.ceil(Math.max(0, delayMs) * 1024) / 1024, order: this.#order++, run, cancelled: false };
     this.#push(event);
     return () => {
       event.cancelled = true;

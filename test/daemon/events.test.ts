@@ -1,0 +1,152 @@
+/**
+ * The event log over the real store: appended once, in order, told from a number on, honest about what is no longer kept.
+ */
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { Events } from '../../daemon/events.ts';
+import type { NewEvent } from '../../daemon/events.ts';
+import { AxError } from '../../protocol/errors.ts';
+import { idOf, openBed } from './bed.ts';
+import type { Bed } from './bed.ts';
+
+class Box {
+  readonly bed: Bed;
+  readonly events: Events;
+
+  constructor(bed: Bed) {
+    this.bed = bed;
+    this.events = new Events(bed.store, bed.clock, bed.running);
+  }
+
+  add(...types: readonly NewEvent['type'][]): Promise<void> {
+    return this.bed.write((tx) => types.forEach((type) => this.events.add(tx, { type, messageId: idOf(1) })));
+  }
+
+  prune(before: number, limit = 100): Promise<number> {
+    return this.bed.write((tx) => this.events.prune(tx, before, limit));
+  }
+
+  seqs(since: number, limit = 100): number[] {
+    return this.events.list(since, limit).map((event) => event.seq);
+  }
+}
+
+const emptyBox = async (): Promise<Box> => new Box(await openBed());
+
+function goneSince(oldest: number): (error: unknown) => boolean {
+  return (error) => error instanceof AxError && error.code === 'expired' && error.details?.['oldest_seq'] === oldest;
+}
+
+test('events are numbered from 1 without gap and told in order from a number on', async () => {
+  const box = await emptyBox();
+  assert.deepEqual([box.seqs(0), box.events.oldest(), box.events.newest()], [[], 0, 0]);
+  await box.add('message.queued', 'message.accepted');
+  await box.add('message.fetched');
+  assert.deepEqual([box.seqs(0), box.seqs(1), box.seqs(0, 2), box.seqs(3), box.seqs(99)], [[1, 2, 3], [2, 3], [1, 2], [], []]);
+  assert.deepEqual(
+    box.events.latest(2).map((event) => event.seq),
+    [2, 3],
+  );
+  assert.deepEqual([box.events.oldest(), box.events.newest()], [1, 3]);
+});
+
+test('an event carries wall time for people and running time for pruning', async () => {
+  const box = await emptyBox();
+  box.bed.clock.pass(500);
+  box.bed.clock.wall += 1_000_000;
+  await box.add('daemon.started');
+  const [event] = box.events.list(0, 1);
+  assert.deepEqual(event, { seq: 1, type: 'daemon.started', messageId: idOf(1), at: 1_790_000_000_000 + 500 + 1_000_000, ran: 500 });
+});
+
+test('an event of a transaction that is rolled back never was, and takes no number', async () => {
+  const box = await emptyBox();
+  await assert.rejects(
+    box.bed.write((tx) => {
+      box.events.add(tx, { type: 'message.queued' });
+      throw new Error('undo');
+    }),
+    /undo/,
+  );
+  await box.add('message.queued');
+  assert.deepEqual(box.seqs(0), [1]);
+});
+
+test('the history of one message holds its events alone, oldest first, the newest when there are many', async () => {
+  const box = await emptyBox();
+  await box.add('message.queued');
+  await box.bed.write((tx) => box.events.add(tx, { type: 'message.queued', messageId: idOf(2) }));
+  await box.bed.write((tx) => box.events.add(tx, { type: 'daemon.started' }));
+  await box.add('message.accepted', 'message.fetched');
+  assert.deepEqual(
+    box.events.of(idOf(1)).map((event) => event.type),
+    ['message.queued', 'message.accepted', 'message.fetched'],
+  );
+  assert.deepEqual(
+    box.events.of(idOf(1), 2).map((event) => event.type),
+    ['message.accepted', 'message.fetched'],
+  );
+  assert.deepEqual(box.events.of(idOf(3)), []);
+});
+
+test('pruning takes the old ones in steps and leaves the young ones, with their place in histories', async () => {
+  const box = await emptyBox();
+  await box.add('message.queued', 'message.forwarding', 'message.accepted');
+  box.bed.clock.pass(1000);
+  await box.add('message.fetched');
+  assert.equal(await box.prune(1000, 2), 2);
+  assert.equal(await box.prune(1000, 2), 1);
+  assert.equal(await box.prune(1000), 0);
+  assert.deepEqual([box.seqs(0), box.events.of(idOf(1)).map((event) => event.seq)], [[4], [4]]);
+  await box.prune(5000);
+  assert.deepEqual(Object.keys(box.bed.left()), ['meta']);
+});
+
+test('asking for events that are no longer kept is an error with the oldest kept number', async () => {
+  const box = await emptyBox();
+  await box.add('message.queued', 'message.forwarding');
+  box.bed.clock.pass(1000);
+  await box.add('message.accepted');
+  await box.prune(1000);
+  assert.throws(() => box.seqs(1), goneSince(3));
+  assert.deepEqual([box.seqs(2), box.seqs(3), box.seqs(0)], [[3], [], [3]]);
+});
+
+test('it is an error as well when nothing at all is kept any more, and numbers go on behind', async () => {
+  const box = await emptyBox();
+  await box.add('message.queued', 'message.forwarding', 'message.accepted');
+  await box.prune(1000);
+  assert.throws(() => box.seqs(1), goneSince(4));
+  assert.deepEqual([box.seqs(3), box.seqs(0)], [[], []]);
+  await box.add('message.fetched');
+  assert.deepEqual(box.seqs(3), [4]);
+});
+
+test('everybody who waits is woken by the next commit through the watched store, once, and leaves no timer', async () => {
+  const box = await emptyBox();
+  const watched = box.events.watch(box.bed.store);
+  const woken: string[] = [];
+  const waiting = ['a', 'b'].map((name) => box.events.next(25_000).then(() => woken.push(name)));
+  assert.equal(box.bed.clock.pending, 2);
+  assert.equal(await watched.write(() => 'result'), 'result');
+  await Promise.all(waiting);
+  assert.deepEqual([woken, box.bed.clock.pending], [['a', 'b'], 0]);
+});
+
+test('a wait ends at its time when nothing happens, and a failed write wakes nobody', async () => {
+  const box = await emptyBox();
+  let isOver = false;
+  const waiting = box.events.next(25_000).then(() => (isOver = true));
+  const watched = box.events.watch(box.bed.store);
+  await assert.rejects(
+    watched.write(() => {
+      throw new Error('no');
+    }),
+  );
+  box.bed.clock.pass(24_999);
+  await box.bed.write(() => undefined);
+  assert.equal(isOver, false);
+  box.bed.clock.pass(1);
+  await waiting;
+  assert.equal(box.bed.clock.pending, 0);
+});

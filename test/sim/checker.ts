@@ -1,0 +1,388 @@
+/**
+ * The oracle of the simulation: what every daemon promised, held against what the disks hold and what was really asked.
+ *
+ * Owns the rules, each in words; a broken one ends the run. It reads disks, seams and answers and never calls or changes a
+ * daemon. Facts come from the workload (what clients asked, got and confirmed) and from the fleet (what crossed a seam).
+ */
+import type { Received } from '../../daemon/inbox.ts';
+import { unpack } from '../../daemon/store/rows.ts';
+import type { Notice, Session } from '../../daemon/harness/harness.ts';
+import type { LogFields } from '../../daemon/log.ts';
+import type { FetchedMessage } from '../../protocol/control.ts';
+import { sha256 } from '../../protocol/hashtree.ts';
+import type { HostId } from '../../protocol/ids.ts';
+import { NOTICE_BURST, NOTICE_RESEND_MS, NOTICE_SPACING_MS } from '../../protocol/limits.ts';
+import { readCancel, readReceipt } from '../../protocol/receipt.ts';
+import { RECEIVER_STATES, receiverMay, SENDER_STATES, senderMay } from '../../protocol/states.ts';
+import { readAnswer, receiptOf } from '../../protocol/wire.ts';
+import type { WireRequest } from '../../protocol/wire.ts';
+import { Disk } from './disk.ts';
+import type { Fleet, Host, Watcher } from './fleet.ts';
+import type { StoreImage } from './store.ts';
+import type { World } from './world.ts';
+
+/** One send as its client meant it; `key` is its request id and the beginning of its body. */
+export interface Ask {
+  readonly key: string;
+  readonly from: Host;
+  readonly to: Host;
+  readonly body: Uint8Array;
+  /** Canonical. */
+  readonly workspace: string;
+  /** Set when an answer was received. */
+  id: string | undefined;
+}
+
+/** What is known of one message at its receiver, by what readers did there. */
+interface Reading {
+  /** Fetches by a session that were begun, and tokens whose body came back. */
+  begun: number;
+  readonly tokens: Set<string>;
+  readonly confirming: Set<string>;
+}
+
+/** An attempt is counted from its durable row; the write to the session follows within a flush or two, ms. */
+const FLUSH_MS = 150;
+const senderReach = closure(SENDER_STATES, senderMay);
+const receiverReach = closure(RECEIVER_STATES, receiverMay);
+const NOTICE_TEXT =
+  /^ax on this host: (a message waits|\d+ messages wait) for this workspace(, unread)?( \([0-9a-z]{26}\))?( \(reminder \d+\))?[;.] [A-Za-z ,.]+:\nax (agent setup --name [A-Za-z0-9._-]+|messages fetch [0-9a-z]{26}) --workspace \/[a-z/]+$/;
+
+export class Checker implements Watcher {
+  readonly #world: World;
+  readonly asks = new Map<string, Ask>();
+  readonly #byId = new Map<string, Ask>();
+  readonly #readings = new Map<string, Reading>();
+  /** Promises that a host's disk must keep from the answer on. */
+  readonly #promises = new Map<Host, { readonly what: string; readonly holds: (disk: Disk) => boolean }[]>();
+  readonly #accepted = new Set<string>();
+  readonly #lastStates = new Map<string, string>();
+  readonly #shown = new Map<string, { readonly state: string; readonly epoch: string }>();
+  readonly #notices = new Map<string, { at: number; touched: boolean; failed: boolean }>();
+  /** Commands of a session that are under way. */
+  readonly #asking = new Map<string, number>();
+  readonly #budgets = new Map<string, number>();
+  fleet!: Fleet;
+  onMoment: (host: Host, what: 'deliver arrived' | 'accepted' | 'notice' | 'receipt') => void = () => undefined;
+
+  constructor(world: World) {
+    this.#world = world;
+  }
+
+  fail(rule: string, detail = ''): void {
+    this.#world.note(`BROKEN ${rule} ${detail}`);
+    this.#world.faults.push(new Error(`broken rule: ${rule}${detail === '' ? '' : ` (${detail})`}`));
+  }
+
+  // --- what clients did ----------------------------------------------------------------------------------------------------
+
+  asked(ask: Ask): void {
+    this.asks.set(ask.key, ask);
+  }
+
+  sendReturned(ask: Ask, id: string): void {
+    if (ask.id !== undefined && ask.id !== id) this.fail('the same request id never makes two messages', `${ask.key}: ${ask.id} and ${id}`);
+    ask.id = id;
+    this.#byId.set(id, ask);
+    this.#promise(ask.from, `send of ${id} returned, so its outbox row is durable`, (disk) => disk.sent(id) !== undefined);
+  }
+
+  fetchBegun(host: Host, id: string): void {
+    this.#reading(host, id).begun++;
+  }
+
+  /** A body came back. `by: session` makes it a hand-out. */
+  fetched(host: Host, result: FetchedMessage, begunBefore: number): void {
+    const { message_id: id } = result;
+    const key = Buffer.from(result.body.subarray(0, 64)).toString('latin1').split('|')[0]!;
+    const ask = this.asks.get(key);
+    if (ask === undefined) return this.fail('no message is at a receiver that no sender sent', `${host.name} ${id}`);
+    if (Buffer.compare(ask.body, result.body) !== 0) this.fail('the body fetched is the body sent', id);
+    if (ask.to !== host || ask.workspace !== result.workspace) this.fail('a message is only at its destination', id);
+    if (ask.id !== undefined && ask.id !== id) this.fail('a request is at its receiver once, under its id', `${key}: ${ask.id} and ${id}`);
+    if (result.from_host !== ask.from.id) this.fail('a message names the host that sent it', id);
+    const reading = this.#reading(host, id);
+    if (reading.tokens.size > 0 && !result.refetch) this.fail('a body given again says refetch', id);
+    if (begunBefore === 0 && result.refetch) this.fail('a first hand-out does not say refetch', id);
+    if (result.refetch) this.fleet.count('refetch');
+    if (result.by === 'owner') return this.fleet.count('read_by_owner');
+    reading.tokens.add(result.hand_out);
+    this.#promise(
+      host,
+      `the body of ${id} was handed out, so the hand-out is durable`,
+      (disk) => typeof disk.received(ask.from.id, id)?.handedOutAt === 'number',
+    );
+    if (reading.confirming.size === 0 && this.disk(host).received(ask.from.id, id)?.state === 'fetched')
+      this.fail('fetched only after the reader confirmed', id);
+  }
+
+  confirmBegun(host: Host, id: string, token: string): void {
+    this.#reading(host, id).confirming.add(token);
+  }
+
+  confirmed(host: Host, id: string, sender: string): void {
+    this.#promise(host, `the pickup of ${id} was confirmed, so it is durable`, (disk) => disk.received(sender, id)?.state === 'fetched');
+  }
+
+  /** `cancelled` or `cancel_requested` was answered. */
+  cancelReturned(host: Host, id: string, answer: string): void {
+    this.#promise(host, `a cancel of ${id} was answered ${answer}, so it is durable`, (disk) => {
+      const row = disk.sent(id);
+      return (
+        row !== undefined &&
+        (row.local ||
+          row.state === 'cancelled' ||
+          (answer === 'cancel_requested' &&
+            (row.cancelRequested || row.cause !== null || row.acceptedAt !== null || row.state === 'refused')))
+      );
+    });
+  }
+
+  /** A session asks by itself: from some moment between this and `touched` on it knows what waits. */
+  touching(sessionId: string): void {
+    this.#asking.set(sessionId, (this.#asking.get(sessionId) ?? 0) + 1);
+    const notice = this.#notices.get(sessionId);
+    if (notice !== undefined) notice.touched = true;
+  }
+
+  touched(sessionId: string): void {
+    this.#asking.set(sessionId, (this.#asking.get(sessionId) ?? 1) - 1);
+  }
+
+  /** A state was shown to somebody. */
+  shown(host: Host, side: 'sender' | 'receiver', id: string, state: string, from: string): void {
+    const { life } = host;
+    if (life === undefined) return;
+    this.fleet.count(`${side} ${state}`);
+    const key = `${host.name} ${side} ${id} ${side === 'receiver' ? from : ''}`;
+    const epoch = `${life.number}.${life.rollbacks}`;
+    const before = this.#shown.get(key);
+    if (before?.epoch === epoch && !this.#reachable(side, before.state, state))
+      this.fail('states only move along their table', `${key}: shown ${before.state}, then ${state}`);
+    this.#shown.set(key, { state, epoch });
+  }
+
+  // --- what crossed a seam ---------------------------------------------------------------------------------------------------
+
+  arrived(host: Host, _peer: HostId, request: WireRequest): void {
+    if (request.type === 'deliver') this.onMoment(host, 'deliver arrived');
+  }
+
+  answered(host: Host, peer: HostId, request: WireRequest, bytes: Uint8Array): void {
+    const answer = readAnswer(bytes);
+    this.#world.note(`${host.name} answers ${this.fleet.host(peer).name}'s ${request.type}: ${answer.ok ? 'ok' : answer.refusal.code}`);
+    if (request.type !== 'deliver' && request.type !== 'cancel' && request.type !== 'receipt') return;
+    if (!answer.ok) return this.fleet.count(`${request.type} answered ${answer.refusal.code}`);
+    if (request.type === 'receipt') {
+      const receipt = readReceipt(peer, host.id, request.receipt);
+      if (receipt.outcome !== 'fetched') return;
+      return this.#promise(host, `the pickup receipt of ${receipt.id} was taken, so it is stored`, (disk) =>
+        ['fetched', 'cancelled', 'refused', undefined].includes(disk.sent(receipt.id)?.state),
+      );
+    }
+    const receipt = readReceipt(host.id, peer, receiptOf(answer.fields));
+    const { id } = receipt;
+    if (request.type === 'cancel') {
+      this.fleet.count(`cancel answered ${receipt.outcome}`);
+      if (receipt.outcome === 'cancelled')
+        this.#promise(
+          host,
+          `the cancel of ${id} was granted, so the message can never be handed out`,
+          (disk) => disk.seen(peer, id)?.tombstone === true || disk.received(peer, id)?.state === 'cancelled',
+        );
+      return;
+    }
+    if (receipt.outcome === 'cancelled')
+      return this.fleet.count(
+        this.disk(host).received(peer, id) !== undefined ? 'late copy of a cancelled row answered' : 'tombstone answered',
+      );
+    if (receipt.outcome !== 'accepted') return;
+    if (this.#accepted.has(`${host.name} ${peer} ${id}`)) this.fleet.count('duplicate answered');
+    this.#accepted.add(`${host.name} ${peer} ${id}`);
+    this.#promise(
+      host,
+      `${id} was answered accepted, so the message is durable`,
+      (disk) => disk.seen(peer, id)?.tombstone === false && disk.received(peer, id) !== undefined,
+    );
+    this.onMoment(host, 'accepted');
+  }
+
+  leaving(host: Host, peer: HostId, request: WireRequest): void {
+    if (request.type === 'receipt') {
+      const receipt = readReceipt(host.id, peer, request.receipt);
+      const row = this.disk(host).received(peer, receipt.id);
+      if (row?.state !== receipt.outcome)
+        this.fail(
+          'a receipt leaves only when what it tells is durable',
+          `${host.name} tells ${receipt.outcome}, its disk says ${row?.state ?? 'nothing'}`,
+        );
+      this.onMoment(host, 'receipt');
+    }
+    if (request.type === 'cancel') {
+      const { id } = readCancel(host.id, peer, request.cancel);
+      if (
+        !this.disk(host)
+          .events()
+          .some((event) => event.messageId === id && event.type === 'message.cancel_requested')
+      )
+        this.fail('a cancel leaves only when it is durable', `${host.name} ${id}`);
+    }
+    if (request.type !== 'deliver') return;
+    const digest = sha256(request.envelope.payload);
+    const row = this.disk(host)
+      .allSent()
+      .find((one) => Buffer.compare(one.digest, digest) === 0);
+    if (row?.uncertain !== true)
+      this.fail(
+        'a message leaves only when it is durable at its sender, and marked uncertain',
+        `${host.name} ${row === undefined ? 'holds no such row' : `${row.id} ${row.state}`}`,
+      );
+  }
+
+  notifying(host: Host, session: Session, notice: Notice): void {
+    this.fleet.count('notify');
+    const { life } = host;
+    if (life === undefined) return;
+    this.#world.note(
+      `${host.name} notice to ${session.sessionId.slice(0, 8)} in ${session.workspace}: ${notice.text.slice(notice.text.indexOf('\n') + 1)}`,
+    );
+    if (!NOTICE_TEXT.test(notice.text)) this.fail('no byte of a notice is chosen by a sender', JSON.stringify(notice.text));
+    const disk = this.disk(host);
+    const rows = life.store.range('inbox').map((entry) => unpack<Received>(entry.value));
+    const cause = rows.some(
+      (row) =>
+        row.workspace === session.workspace &&
+        row.storedAs === 'message' &&
+        (row.sender === host.id || disk.peer(row.sender)?.grants.includes('notify') === true),
+    );
+    if (!cause) this.fail('an identity without notify causes no notice', `${host.name} ${session.workspace}`);
+    if (disk.row('notices', `a/${notice.id}`) === undefined) this.fail('an attempt is durable before it is made');
+    const last = this.#notices.get(session.sessionId);
+    const gap = this.#world.time - (last?.at ?? -Infinity);
+    if (gap < NOTICE_SPACING_MS) this.fail('two notices to a session are 2 s apart', `${Math.round(gap)} ms`);
+    if (last !== undefined && !last.touched && !last.failed && gap < NOTICE_RESEND_MS - FLUSH_MS)
+      this.fail('one notice is outstanding per session', `again after ${Math.round(gap)} ms`);
+    this.#notices.set(session.sessionId, { at: this.#world.time, touched: (this.#asking.get(session.sessionId) ?? 0) > 0, failed: false });
+    const place = `${host.name} ${session.workspace}`;
+    const spent = (this.#budgets.get(place) ?? 0) + 1;
+    this.#budgets.set(place, spent);
+    if (spent > this.fleet.hosts.length * (NOTICE_BURST + this.#world.time / 120_000 + 1)) this.fail('notices keep to their budget', place);
+    this.onMoment(host, 'notice');
+  }
+
+  notified(host: Host, session: Session, outcome: string): void {
+    this.#world.note(`${host.name} notice to ${session.sessionId.slice(0, 8)}: ${outcome}`);
+    const last = this.#notices.get(session.sessionId);
+    if (outcome === 'failed' && last !== undefined) last.failed = true;
+  }
+
+  /** An error in the log is a broken assertion, unless the disk was full. */
+  logged(host: Host, event: string, fields: LogFields | undefined): void {
+    const reason = String(fields?.['reason'] ?? '');
+    if (reason.startsWith('the flush of') || reason.includes('store is closed') || reason.includes('bytes are free')) return;
+    this.fail('the core asserts nothing false', `${host.name} ${event}: ${reason}`);
+  }
+
+  ended(host: Host, image: StoreImage, crashed: boolean): void {
+    this.#keep(host, new Disk(image), crashed ? 'a crash' : 'a stop');
+    this.sample();
+  }
+
+  // --- what the disks hold ---------------------------------------------------------------------------------------------------
+
+  /** Looks at all disks: states along their tables, and what sender and receiver say of the same message. */
+  sample(): void {
+    const disks = new Map(this.fleet.hosts.map((host) => [host, this.disk(host)]));
+    for (const [host, disk] of disks) {
+      const names = new Set<string>();
+      for (const row of disk.allReceived()) {
+        const name = `${row.sender}/${row.id}`;
+        if (names.has(name)) this.fail('a message is in the inbox once', `${host.name} ${row.id}`);
+        names.add(name);
+        this.#moved(host, 'receiver', name, row.state);
+        this.#noticed(host, name, row.notice?.outcome);
+        const reading = this.#readings.get(`${host.name} ${row.id}`);
+        if (row.state === 'fetched' && (reading?.confirming.size ?? 0) === 0) this.fail('fetched only after the reader confirmed', row.id);
+        if (row.handedOutAt !== null && (reading?.begun ?? 0) === 0) this.fail('a hand-out only to a session that asked', row.id);
+        if (row.state === 'cancelled' && (reading?.tokens.size ?? 0) > 0) this.fail('a cancelled message was never handed out', row.id);
+      }
+      for (const row of disk.allSent()) {
+        this.#moved(host, 'sender', row.id, row.state);
+        if (row.uncertain) this.fleet.count('uncertain');
+        if (row.cancelRequested) this.fleet.count('cancel_requested');
+        const there = disks.get(this.fleet.host(row.host))!;
+        const known = there.seen(host.id, row.id);
+        const other = there.received(host.id, row.id);
+        if ((row.state === 'accepted' || row.state === 'fetched') && (known === undefined || known.tombstone))
+          this.fail('accepted at the sender means durable at the receiver', row.id);
+        if (row.state === 'fetched' && other?.state !== 'fetched')
+          this.fail('fetched at the sender means fetched at the receiver', `${row.id} is ${other?.state ?? 'absent'}`);
+        if (row.state === 'cancelled' && (other?.handedOutAt ?? null) !== null)
+          this.fail('cancelled at the sender means never handed out at the receiver', row.id);
+        if (row.state === 'refused' && known !== undefined) this.fail('refused at the sender means not taken by the receiver', row.id);
+      }
+    }
+  }
+
+  disk(host: Host): Disk {
+    return new Disk(this.fleet.disk(host));
+  }
+
+  #promise(host: Host, what: string, holds: (disk: Disk) => boolean): void {
+    if (!holds(this.disk(host))) this.fail(what, host.name);
+    this.#promises.set(host, [...(this.#promises.get(host) ?? []), { what, holds }]);
+  }
+
+  #keep(host: Host, disk: Disk, after: string): void {
+    for (const promise of this.#promises.get(host) ?? [])
+      if (!promise.holds(disk)) this.fail(`${promise.what}, also after ${after}`, host.name);
+  }
+
+  /** Everything promised still holds. */
+  keepAll(): void {
+    for (const host of this.fleet.hosts) this.#keep(host, this.disk(host), 'all');
+  }
+
+  #moved(host: Host, side: 'sender' | 'receiver', name: string, state: string): void {
+    const key = `${host.name} ${side} ${name}`;
+    const before = this.#lastStates.get(key);
+    if (before !== undefined && !this.#reachable(side, before, state))
+      this.fail('durable states only move along their table', `${key}: ${before}, then ${state}`);
+    if (before !== state) {
+      this.fleet.count(`${side} ${state}`);
+      this.#lastStates.set(key, state);
+    }
+  }
+
+  #noticed(host: Host, name: string, outcome: string | undefined): void {
+    const key = `${host.name} notice ${name}`;
+    if (outcome === undefined || this.#lastStates.get(key) === outcome) return;
+    this.fleet.count(`notice ${outcome}`);
+    this.#lastStates.set(key, outcome);
+  }
+
+  #reachable(side: 'sender' | 'receiver', from: string, to: string): boolean {
+    return from === to || ((side === 'sender' ? senderReach : receiverReach).get(from)?.has(to) ?? false);
+  }
+
+  #reading(host: Host, id: string): Reading {
+    const key = `${host.name} ${id}`;
+    let reading = this.#readings.get(key);
+    if (reading === undefined) this.#readings.set(key, (reading = { begun: 0, tokens: new Set(), confirming: new Set() }));
+    return reading;
+  }
+
+  begun(host: Host, id: string): number {
+    return this.#reading(host, id).begun;
+  }
+}
+
+function closure<T extends string>(states: readonly T[], may: (from: T, to: T) => boolean): Map<string, Set<string>> {
+  const reach = new Map<string, Set<string>>();
+  for (const start of states) {
+    const found = new Set<string>([start]);
+    for (const from of found) for (const to of states) if (may(from as T, to)) found.add(to);
+    reach.set(start, found);
+  }
+  return reach;
+}

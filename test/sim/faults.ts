@@ -1,0 +1,179 @@
+/**
+ * What goes wrong in one simulated world: how often, where and when, all chosen by the seed.
+ *
+ * Owns loss, copies, delay, partitions, resets, crashes (at any time, and on purpose at the moments where they hurt), full
+ * disks and steps of the wall clock; and `heal`, which ends all of it. Knows nothing of what is right.
+ */
+import type { Fleet, Host } from './fleet.ts';
+import type { World } from './world.ts';
+
+/** Moments at which a crash finds bugs: the workload and the watcher name them. */
+export type Moment = 'send' | 'deliver arrived' | 'accepted' | 'cancel' | 'handed out' | 'confirm' | 'notice' | 'receipt';
+
+/** Moments that come seldom. */
+const READING: readonly Moment[] = ['handed out', 'confirm', 'receipt'];
+
+interface Profile {
+  readonly name: string;
+  /** Mean virtual ms between crashes, partitions, resets, full disks and clock steps; 0: never. */
+  readonly crash: number;
+  readonly split: number;
+  readonly reset: number;
+  readonly full: number;
+  readonly step: number;
+  /** Probability of a crash at a named moment. */
+  readonly moment: number;
+  readonly lose: number;
+  readonly duplicate: number;
+  readonly slow: readonly number[];
+}
+
+const PROFILES: readonly Profile[] = [
+  { name: 'calm', crash: 0, split: 0, reset: 0, full: 0, step: 0, moment: 0, lose: 0, duplicate: 0, slow: [20] },
+  { name: 'lossy', crash: 0, split: 0, reset: 30_000, full: 0, step: 60_000, moment: 0, lose: 0.15, duplicate: 0.2, slow: [20, 400, 4000] },
+  { name: 'crashy', crash: 30_000, split: 0, reset: 0, full: 0, step: 0, moment: 0.06, lose: 0.03, duplicate: 0.25, slow: [20, 60] },
+  { name: 'split', crash: 0, split: 25_000, reset: 25_000, full: 0, step: 0, moment: 0, lose: 0.05, duplicate: 0.1, slow: [20, 1500] },
+  { name: 'full', crash: 90_000, split: 0, reset: 0, full: 20_000, step: 0, moment: 0.02, lose: 0.05, duplicate: 0.15, slow: [20] },
+  { name: 'slow', crash: 0, split: 0, reset: 40_000, full: 0, step: 30_000, moment: 0, lose: 0.05, duplicate: 0.3, slow: [8000, 25_000] },
+  {
+    name: 'mixed',
+    crash: 45_000,
+    split: 45_000,
+    reset: 45_000,
+    full: 60_000,
+    step: 60_000,
+    moment: 0.04,
+    lose: 0.1,
+    duplicate: 0.25,
+    slow: [20, 400, 8000],
+  },
+];
+
+export class Faults {
+  readonly profile: Profile;
+  readonly #world: World;
+  readonly #fleet: Fleet;
+  #active = false;
+
+  constructor(fleet: Fleet) {
+    this.#fleet = fleet;
+    this.#world = fleet.world;
+    this.profile = this.#world.pick(PROFILES);
+  }
+
+  start(): void {
+    const { profile } = this;
+    this.#active = true;
+    this.#world.note(`faults ${profile.name}`);
+    const { faults } = this.#fleet.network;
+    faults.loseRequest = profile.lose * this.#world.random();
+    faults.loseAnswer = profile.lose * 1.5 * this.#world.random();
+    faults.duplicate = profile.duplicate * this.#world.random();
+    faults.maxDelayMs = this.#world.pick(profile.slow);
+    this.#every(profile.crash, () => this.#crash(this.#world.pick(this.#fleet.hosts), 0));
+    this.#every(profile.split, () => this.#split());
+    this.#every(profile.reset, () => this.#reset());
+    this.#every(profile.full, () => this.#fill());
+    this.#every(profile.step, () => this.#step());
+  }
+
+  /** The host is at a moment where a crash hurts: perhaps it comes, within what a flush or an answer takes. */
+  moment(host: Host, what: Moment): void {
+    if (!this.#active || !this.#world.chance(this.profile.moment * (READING.includes(what) ? 4 : 1))) return;
+    this.#fleet.count(`crash near ${what}`);
+    this.#crash(host, this.#world.random() * 40);
+  }
+
+  /** Everything works from here on; every daemon is booted again. Resolves when all run. */
+  async heal(): Promise<void> {
+    this.#active = false;
+    this.#world.note('faults end');
+    const { network, hosts } = this.#fleet;
+    Object.assign(network.faults, { loseRequest: 0, loseAnswer: 0, duplicate: 0, mutate: 0, minDelayMs: 1, maxDelayMs: 20 });
+    network.healAll();
+    for (const host of hosts) {
+      this.#space(host);
+      for (;;) {
+        if (host.life?.started === true) break;
+        if (host.life === undefined) await this.#fleet.boot(host);
+        else await this.#fleet.sleep(100);
+      }
+    }
+  }
+
+  /** Runs `act` at seed-chosen times with this mean pause while faults are on. */
+  #every(meanMs: number, act: () => void): void {
+    if (meanMs === 0) return;
+    this.#world.after(-Math.log(1 - this.#world.random()) * meanMs, () => {
+      if (!this.#active) return;
+      act();
+      this.#every(meanMs, act);
+    });
+  }
+
+  #crash(host: Host, afterMs: number): void {
+    this.#world.after(afterMs, () => {
+      if (!this.#active || host.life === undefined) return;
+      if (this.#world.chance(0.85)) this.#fleet.crash(host);
+      else this.#fleet.stop(host).catch((error: unknown) => void this.#world.faults.push(error));
+      this.#revive(host);
+    });
+  }
+
+  /** Boots again after a while, as a supervisor or a person does. */
+  #revive(host: Host): void {
+    const pauseMs = this.#world.chance(0.7) ? this.#world.between(10, 2000) : this.#world.between(2000, 40_000);
+    this.#world.after(pauseMs, () => {
+      if (!this.#active || host.life !== undefined) return;
+      this.#fleet.boot(host).then(
+        (up) => {
+          if (!up) this.#revive(host);
+        },
+        (error: unknown) => this.#world.faults.push(error),
+      );
+    });
+  }
+
+  #pair(): [Host, Host] {
+    const first = this.#world.pick(this.#fleet.hosts);
+    return [first, this.#world.pick(this.#fleet.hosts.filter((host) => host !== first))];
+  }
+
+  #split(): void {
+    const [a, b] = this.#pair();
+    const oneWay = this.#world.chance(0.4);
+    this.#fleet.count(oneWay ? 'one-way partition' : 'partition');
+    this.#fleet.network.partition(a.id, b.id, oneWay);
+    this.#world.after(this.#world.between(500, 45_000), () => this.#fleet.network.heal(a.id, b.id));
+  }
+
+  #reset(): void {
+    const [a, b] = this.#pair();
+    this.#fleet.count('reset');
+    this.#fleet.network.reset(a.id, b.id);
+  }
+
+  /** The disk fills up: either flushes fail, or ax sees the little room in time. */
+  #fill(): void {
+    const host = this.#world.pick(this.#fleet.hosts);
+    if (this.#world.chance(0.3)) host.freeBytes = 1024;
+    else {
+      host.storeFailure = 'store_full';
+      host.life?.store.failing('store_full');
+    }
+    this.#world.note(`${host.name} disk full`);
+    this.#world.after(this.#world.between(20, 12_000), () => this.#space(host));
+  }
+
+  #space(host: Host): void {
+    host.freeBytes = 2 ** 40;
+    host.storeFailure = undefined;
+    host.life?.store.failing(undefined);
+  }
+
+  #step(): void {
+    const host = this.#world.pick(this.#fleet.hosts);
+    host.skewMs = this.#world.between(-400, 400) * 24 * 3_600_000;
+    this.#fleet.count('wall clock step');
+  }
+}
