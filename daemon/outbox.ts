@@ -10,7 +10,7 @@ import { AxError } from '../protocol/errors.ts';
 import type { Destination } from '../protocol/address.ts';
 import type { Origin } from '../protocol/control.ts';
 import type { HostId, MessageId } from '../protocol/ids.ts';
-import { METADATA_RETENTION_MS } from '../protocol/limits.ts';
+import { MAX_RETENTION_MS, METADATA_RETENTION_MS } from '../protocol/limits.ts';
 import type { Progress, Receipt } from '../protocol/receipt.ts';
 import { RECEIVER_ENDS, SENDER_ENDS, senderMay } from '../protocol/states.ts';
 import type { MessageKind, ReceiverState, SenderState } from '../protocol/states.ts';
@@ -66,8 +66,8 @@ export interface Sent {
   readonly request: RequestKey;
   readonly acceptedAt: number | null;
   readonly fetchedAt: number | null;
-  /** Running time, ms, of its end; null while it has none. */
-  readonly endedRan: number | null;
+  /** Running time, ms, from which it may be forgotten; null while it is open. */
+  readonly keptUntil: number | null;
 }
 
 export type NewSent = Pick<
@@ -96,7 +96,7 @@ export class Outbox {
       receiver: null,
       acceptedAt: null,
       fetchedAt: null,
-      endedRan: null,
+      keptUntil: fresh.state === 'accepted' ? this.#keptUntil('accepted', null) : null,
     };
     tx.put('outbox', seqKey(row.seq), pack(row));
     tx.put('outbox_index', `i/${row.id}`, pack({ seq: row.seq }));
@@ -347,12 +347,21 @@ export class Outbox {
     const state = change.state ?? row.state;
     if (!senderMay(row.state, state)) return row; // a later word never undoes an end
     const ended = SENDER_ENDS.has(state);
-    const next: Sent = { ...row, ...change, endedRan: ended ? (row.endedRan ?? this.#running()) : null };
+    const next: Sent = { ...row, ...change, keptUntil: this.#keptUntil(state, SENDER_ENDS.has(row.state) ? row.keptUntil : null) };
     this.#index(tx, row, false);
     tx.put('outbox', seqKey(row.seq), pack(next));
     this.#index(tx, next, true);
     if (next.acceptedAt !== null || ended) tx.remove('outbox_body', next.id);
     return next;
+  }
+
+  /**
+   * An end is kept for METADATA_RETENTION_MS from when it came. What is accepted ends with the receiver's retention at the latest; without
+   * any word of that (the host was removed, or is gone for good) it is kept that much longer after the last news.
+   */
+  #keptUntil(state: SenderState, sinceEnd: number | null): number | null {
+    if (SENDER_ENDS.has(state)) return sinceEnd ?? this.#running() + METADATA_RETENTION_MS;
+    return state === 'accepted' ? this.#running() + MAX_RETENTION_MS + METADATA_RETENTION_MS : null;
   }
 
   #index(tx: StoreTransaction, row: Sent, present: boolean): void {
@@ -362,7 +371,7 @@ export class Outbox {
       ...(open && !row.local ? [`h/${row.host}/${seq}`] : []),
       ...(row.state === 'accepted' && !row.local ? [`w/${row.host}/${seq}`] : []),
       ...(row.cancelRequested && !row.local ? [`c/${row.host}/${seq}`] : []),
-      ...(row.endedRan === null ? [] : [`p/${seqKey(row.endedRan + METADATA_RETENTION_MS)}/${seq}`]),
+      ...(row.keptUntil === null ? [] : [`p/${seqKey(row.keptUntil)}/${seq}`]),
     ];
     for (const key of keys) {
       if (present) tx.put('outbox_index', key, NOTHING);

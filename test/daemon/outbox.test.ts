@@ -6,7 +6,7 @@ import { test } from 'node:test';
 import { Outbox } from '../../daemon/outbox.ts';
 import type { Cause, NewSent, Sent } from '../../daemon/outbox.ts';
 import type { Origin } from '../../protocol/control.ts';
-import { METADATA_RETENTION_MS } from '../../protocol/limits.ts';
+import { MAX_RETENTION_MS, METADATA_RETENTION_MS } from '../../protocol/limits.ts';
 import type { Receipt } from '../../protocol/receipt.ts';
 import { ALICE, AT, BOB, CAROL, counted, refusal, toBob } from '../protocol/sample.ts';
 import { DAY, idOf, openBed } from './bed.ts';
@@ -155,7 +155,7 @@ test('the straight way: leaving, accepted, fetched; the body goes with the accep
     [box.is(1), box.row(1).storedAs, box.row(1).acceptedAt, box.outbox.body(idOf(1))],
     ['accepted', 'note', AT + 100, undefined],
   );
-  assert.deepEqual([box.outbox.open(B, 0, 9).length, box.outbox.accepted(B, 0, 9).length, box.index().join('')], [0, 1, 'w']);
+  assert.deepEqual([box.outbox.open(B, 0, 9).length, box.outbox.accepted(B, 0, 9).length, box.index().join('')], [0, 1, 'pw']);
   await box.receipt(1, 'fetched', { at: AT + 200 });
   assert.deepEqual(
     [box.is(1), box.row(1).fetchedAt, box.row(1).receiver?.state, box.index().join('')],
@@ -304,6 +304,18 @@ test('a late acceptance corrects an uncertain expiry, and the entry is kept as l
   assert.equal(box.outbox.get(idOf(1)), undefined);
 });
 
+test('an accepted entry whose host never tells more is forgotten long after any retention could have ended', async () => {
+  const box = await emptyBox();
+  await box.add(1, { state: 'forwarding' });
+  await box.receipt(1, 'accepted');
+  box.bed.clock.pass(MAX_RETENTION_MS + METADATA_RETENTION_MS - 1);
+  await box.prune();
+  assert.equal(box.is(1), 'accepted');
+  box.bed.clock.pass(2);
+  await box.prune();
+  assert.deepEqual([box.outbox.get(idOf(1)), box.index()], [undefined, []]);
+});
+
 test('what never left is cancelled at once and for good', async () => {
   const box = await emptyBox();
   await box.add(1);
@@ -396,7 +408,7 @@ test('a local message has no open index, is settled by its inbox row, and is nev
   const box = await emptyBox();
   const here = ALICE.hostId;
   for (const n of [1, 2, 3]) await box.add(n, { local: true, state: 'accepted', host: here });
-  assert.deepEqual([box.index(), box.outbox.open(here, 0, 9), box.outbox.accepted(here, 0, 9)], [[], [], []]);
+  assert.deepEqual([box.index().join(''), box.outbox.open(here, 0, 9), box.outbox.accepted(here, 0, 9)], ['ppp', [], []]);
   await box.bed.write((tx) => {
     box.outbox.settleLocal(tx, idOf(1), 'fetched', AT + 9);
     box.outbox.settleLocal(tx, idOf(2), 'expired', AT + 9);
