@@ -7,7 +7,7 @@
 import { spawn } from 'node:child_process';
 import type { ChildProcess } from 'node:child_process';
 import { closeSync, fstatSync, mkdirSync, openSync, readFileSync, readSync, renameSync } from 'node:fs';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { parseListenAddress } from '../protocol/address.ts';
 import { AxError } from '../protocol/errors.ts';
 import { call } from './client.ts';
@@ -121,13 +121,26 @@ export async function untilReady(environment: Environment, child: ChildProcess):
 
 function makeStateDir(environment: Environment): void {
   try {
-    mkdirSync(environment.stateDir, { recursive: true, mode: 0o700 });
+    makeFolders(environment.stateDir);
   } catch (error) {
     throw new AxError(
       'invalid_argument',
       `the state folder ${environment.stateDir} cannot be made (${(error as NodeJS.ErrnoException).code ?? String(error)})`,
       { cause: error },
     );
+  }
+}
+
+/** Makes a folder and what is missing above it. Not mkdir's own `recursive`: in a file system that makes no folders (/proc) that never ends. */
+function makeFolders(path: string): void {
+  try {
+    mkdirSync(path, { mode: 0o700 });
+  } catch (error) {
+    const code = (error as NodeJS.ErrnoException).code;
+    if (code === 'EEXIST') return;
+    if (code !== 'ENOENT' || dirname(path) === path) throw error;
+    makeFolders(dirname(path));
+    mkdirSync(path, { mode: 0o700 });
   }
 }
 

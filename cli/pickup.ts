@@ -107,7 +107,8 @@ async function syncFolder(folder: string): Promise<void> {
 /** Keeps a long body whole in `<state>/fetched/<id>`, for the owner only, and gives the path. Older ones go after 30 days. */
 export async function keepWhole(environment: Environment, id: string, bytes: Uint8Array): Promise<string> {
   const folder = join(environment.stateDir, 'fetched');
-  await mkdir(folder, { recursive: true, mode: 0o700 }).catch((error: NodeJS.ErrnoException) => {
+  await mkdir(folder, { mode: 0o700 }).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'EEXIST') return;
     throw new AxError('invalid_state', `${folder} cannot be made (${error.code ?? error.message}); the message does not count as fetched`, {
       cause: error,
     });

@@ -96,11 +96,30 @@ function strings(raw: Record<string, unknown>, key: string, file: string): reado
 
 /** Makes the state folder (0700) or checks that it is ours and private. AxError `invalid_state`. */
 export function openStateDir(stateDir: string, uid: number): void {
-  mkdirSync(stateDir, { recursive: true, mode: 0o700 });
+  try {
+    makeFolders(stateDir);
+  } catch (error) {
+    throw new AxError('invalid_state', `the state folder ${stateDir} cannot be made (${(error as NodeJS.ErrnoException).code ?? ''})`, {
+      cause: error,
+    });
+  }
   const facts = lstatSync(stateDir);
   if (!facts.isDirectory()) throw new AxError('invalid_state', `${stateDir} is not a folder`);
   if (facts.uid !== uid) throw new AxError('invalid_state', `${stateDir} belongs to another user`);
   if ((facts.mode & 0o077) !== 0) chmodSync(stateDir, 0o700);
+}
+
+/** Makes a folder and what is missing above it. Not mkdir's own `recursive`: in a file system that makes no folders (/proc) that never ends. */
+function makeFolders(path: string): void {
+  try {
+    mkdirSync(path, { mode: 0o700 });
+  } catch (error) {
+    const code = (error as NodeJS.ErrnoException).code;
+    if (code === 'EEXIST') return;
+    if (code !== 'ENOENT' || dirname(path) === path) throw error;
+    makeFolders(dirname(path));
+    mkdirSync(path, { mode: 0o700 });
+  }
 }
 
 /** The host key: read, or made once (whole or not at all, durable before it is used). AxError `store_corrupt`, `invalid_state`. */

@@ -9,6 +9,7 @@ import {
   chmodSync,
   closeSync,
   constants,
+  existsSync,
   fchmodSync,
   fstatSync,
   fsyncSync,
@@ -43,7 +44,7 @@ interface Marker {
  * the file, or `update_required` for a newer schema. The result says whether `finishStore` is still to be called.
  */
 export function prepareStore(folder: string): { readonly isNew: boolean } {
-  mkdirSync(folder, { recursive: true, mode: 0o700 });
+  if (!existsSync(folder)) mkdirSync(folder, { mode: 0o700 });
   const marker = readMarker(folder);
   const data = join(folder, DATA);
   const size = regularSize(data);

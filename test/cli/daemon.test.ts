@@ -215,3 +215,12 @@ test('a listen address that is none is refused before anything starts', async (t
   const { code, value } = await rig.json(['daemon', 'start', '--listen', 'localhost:80'], { script });
   assert.deepEqual([code, value['error'].code, existsSync(join(rig.stateDir, 'started.json'))], [1, 'invalid_argument', false]);
 });
+
+test('a state folder that cannot be made is refused at once, also where the system makes no folders at all', async (t) => {
+  const rig = await scripted(t, {});
+  for (const folder of ['/proc/ax', '/proc/ax/deep/state', '/dev/null/state']) {
+    const { code, stderr } = await rig.ax(['--state-dir', folder, 'daemon', 'start']);
+    assert.equal(code, 1);
+    assert.match(stderr, new RegExp(`^ax: the state folder ${folder} cannot be made \\(E\\w+\\)\n$`));
+  }
+});
