@@ -121,17 +121,28 @@ export class Addressing {
     const { files, discovery } = this.#deps;
     const workspace = host.local ? await files.canonicalFolder(typed) : typed;
     if (workspace === undefined) throw new AxError('not_found', `the workspace ${typed} does not exist on this host`);
-    const seen: HostSessions | undefined = host.local ? await discovery.local() : discovery.cached(host.id);
-    const there = seen?.sessions.filter((one) => one.harness === harness && one.workspace === workspace && one.reachable) ?? [];
-    const attached = there.filter((one) => one.agent !== null);
-    const candidates = attached.length > 0 ? attached : there;
+    const candidatesOf = (list: HostSessions | undefined) => {
+      const there = list?.sessions.filter((one) => one.harness === harness && one.workspace === workspace && one.reachable) ?? [];
+      const attached = there.filter((one) => one.agent !== null);
+      return attached.length > 0 ? attached : there;
+    };
+    let seen: HostSessions | undefined = host.local ? await discovery.local() : discovery.cached(host.id);
+    // A remembered list may be older than an end of one of them: before it is called ambiguous, the host is asked; unseen is not ambiguous.
+    if (!host.local && candidatesOf(seen).length > 1) seen = await discovery.of(host.id, 0).catch(() => undefined);
+    const candidates = candidatesOf(seen);
     if (candidates.length > 1) {
       throw new AxError('ambiguous_destination', `${candidates.length} live sessions could be meant in ${workspace}; ax does not choose`, {
         details: { candidates: candidates.map((one) => `${one.sessionId} (${one.status}${one.agent === null ? '' : `, ${one.agent}`})`) },
         fix: `name one: --session UUID (ax agent sessions ${host.name})`,
       });
     }
-    return { host, harness, workspace, session: undefined, live: seen === undefined || !this.#sees(host) ? undefined : there.length > 0 };
+    return {
+      host,
+      harness,
+      workspace,
+      session: undefined,
+      live: seen === undefined || !this.#sees(host) ? undefined : candidates.length > 0,
+    };
   }
 
   async #list(host: ResolvedHost, maxAgeMs: number = SESSIONS_CACHE_MS): Promise<HostSessions> {

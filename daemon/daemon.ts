@@ -175,6 +175,7 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     link,
     log,
     key,
+    running,
     greeting,
     peers,
     outbox,

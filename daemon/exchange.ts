@@ -39,6 +39,7 @@ export interface ExchangeDeps {
   readonly link: Link;
   readonly log: Log;
   readonly key: HostKey;
+  readonly running: () => number;
   readonly greeting: Greeting;
   readonly peers: Peers;
   readonly outbox: Outbox;
@@ -218,7 +219,11 @@ export class Exchange {
       const rows = this.#deps.outbox.open(host, after, FORWARD_WINDOW, reader);
       if (rows.length === 0) break;
       after = rows.at(-1)!.seq;
-      due.push(...rows.filter((row) => !row.cancelRequested && lane.isDue(row.id)).slice(0, room - due.length));
+      due.push(
+        ...rows
+          .filter((row) => !row.cancelRequested && row.deadline > this.#deps.running() && lane.isDue(row.id))
+          .slice(0, room - due.length),
+      );
     }
     return due;
   }

@@ -6,7 +6,7 @@
  */
 import { AxError } from '../protocol/errors.ts';
 import type { HostId } from '../protocol/ids.ts';
-import { MAX_NAME_CHARS } from '../protocol/limits.ts';
+import { MAX_NAME_CHARS, MAX_INVITE_TTL_MS } from '../protocol/limits.ts';
 import type { GrantAction } from '../protocol/states.ts';
 import { getRow, pack, unpack } from './store/rows.ts';
 import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
@@ -124,7 +124,7 @@ export class Peers {
 
   addInvite(tx: StoreTransaction, invite: Invite, running: number): void {
     const open = tx.range('invites').map((entry) => unpack<Invite>(entry.value));
-    for (const old of open) if (old.expires <= running) tx.remove('invites', old.id);
+    for (const old of open) if (old.expires + MAX_INVITE_TTL_MS <= running) tx.remove('invites', old.id); // kept for a while, so that it is told as expired
     if (open.filter((old) => old.expires > running).length >= MAX_INVITES) {
       throw new AxError('limit', `${MAX_INVITES} invites are open; wait for one to expire`, { details: { limit: MAX_INVITES } });
     }

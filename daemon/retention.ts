@@ -34,6 +34,9 @@ export interface RetentionDeps {
   readonly onReceipt: (row: Received) => void;
 }
 
+/** The first round after a start, and how often deadlines are looked at, ms. */
+const FIRST_ROUND_MS = 1000;
+const DEADLINE_CHECK_MS = 10_000;
 /** Rows of a kind handled in one transaction. */
 const BATCH = 200;
 
@@ -41,13 +44,16 @@ export class Retention {
   readonly #deps: RetentionDeps;
   #cancel: (() => void) | undefined;
   #stopped = false;
+  /** Running time, ms, of the last whole round. */
+  #roundAt = Number.NEGATIVE_INFINITY;
 
   constructor(deps: RetentionDeps) {
     this.#deps = deps;
   }
 
+  /** The first round comes soon: a daemon that never lives for a minute must let things end as well. */
   start(): void {
-    this.#cancel = this.#deps.clock.after(UPTIME_FLUSH_MS, () => void this.#round());
+    this.#next(FIRST_ROUND_MS);
   }
 
   stop(): void {
@@ -56,12 +62,24 @@ export class Retention {
   }
 
   async #round(): Promise<void> {
+    this.#roundAt = this.#deps.uptime.now();
     try {
       while (!this.#stopped && (await this.#step()) >= BATCH);
     } catch (error) {
       this.#deps.log.error('retention round failed', { reason: toAxError(error).message });
     }
-    if (!this.#stopped) this.start();
+    this.#next(DEADLINE_CHECK_MS);
+  }
+
+  #next(ms: number): void {
+    if (!this.#stopped) this.#cancel = this.#deps.clock.after(ms, () => void this.#tick());
+  }
+
+  /** Deadlines are looked at often, the rest each minute. */
+  async #tick(): Promise<void> {
+    const { uptime, outbox } = this.#deps;
+    if (uptime.now() - this.#roundAt >= UPTIME_FLUSH_MS || outbox.overdue(1).length > 0) await this.#round();
+    else this.#next(DEADLINE_CHECK_MS);
   }
 
   /** One bounded step; returns the largest number of rows of a kind it handled. */
