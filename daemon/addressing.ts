@@ -10,6 +10,7 @@ import { AxError } from '../protocol/errors.ts';
 import { parseName, parseSessionId } from '../protocol/ids.ts';
 import type { HostId } from '../protocol/ids.ts';
 import { SESSIONS_CACHE_MS } from '../protocol/limits.ts';
+import { requireNoticeSafe } from '../protocol/notice.ts';
 import { parseWorkspace } from '../protocol/paths.ts';
 import type { Origin, SessionEnvironment } from '../protocol/control.ts';
 import type { Agent, Agents } from './agents.ts';
@@ -121,6 +122,7 @@ export class Addressing {
     const { files, discovery } = this.#deps;
     const workspace = host.local ? await files.canonicalFolder(typed) : typed;
     if (workspace === undefined) throw new AxError('not_found', `the workspace ${typed} does not exist on this host`);
+    requireNoticeSafe(workspace, 'a destination workspace');
     const candidatesOf = (list: HostSessions | undefined) => {
       const there = list?.sessions.filter((one) => one.harness === harness && one.workspace === workspace && one.reachable) ?? [];
       const attached = there.filter((one) => one.agent !== null);
@@ -133,7 +135,7 @@ export class Addressing {
     if (candidates.length > 1) {
       throw new AxError('ambiguous_destination', `${candidates.length} live sessions could be meant in ${workspace}; ax does not choose`, {
         details: { candidates: candidates.map((one) => `${one.sessionId} (${one.status}${one.agent === null ? '' : `, ${one.agent}`})`) },
-        fix: `name one: --session UUID (ax agent sessions ${host.name})`,
+        fix: `name one: ax send --host ${host.name} --harness ${harness} --session ${candidates[0]!.sessionId}`,
       });
     }
     return {

@@ -11,6 +11,7 @@ import { encodeSigned, sha256, signedValue } from '../protocol/hashtree.ts';
 import type { HostKey } from '../protocol/identity.ts';
 import type { HostId, MessageId } from '../protocol/ids.ts';
 import { DEFAULT_RETENTION_MS, MAX_RETENTION_MS } from '../protocol/limits.ts';
+import { isNoticeSafe } from '../protocol/paths.ts';
 import { readCancel, signReceipt } from '../protocol/receipt.ts';
 import type { SealKeys } from '../protocol/seal.ts';
 import type { ReceiptOutcome } from '../protocol/states.ts';
@@ -60,6 +61,7 @@ export class Admission {
     const known = inbox.get(peer, envelope.id);
     const workspace = known?.workspace ?? (await files.canonicalFolder(envelope.to.workspace));
     if (workspace === undefined) throw new AxError('not_found', 'that workspace does not exist on this host');
+    if (!isNoticeSafe(workspace)) throw new AxError('invalid_argument', 'no session can be set up in a folder of that name');
     if (known === undefined) this.#deps.requireRoom();
     const result = await store.write((tx) => {
       this.#requireWrite(peer, peers, tx);
@@ -93,8 +95,8 @@ export class Admission {
     if (result.kind === 'cancelled') return this.#answer('cancelled', peer, envelope.id, digest, undefined);
     if (result.kind === 'new') this.#deps.onReceived(result.row);
     const row = result.row;
-    if (row !== undefined && (row.state === 'cancelled' || row.state === 'expired'))
-      return this.#answer(row.state, peer, envelope.id, digest, row);
+    if (row === undefined) return this.#answer('expired', peer, envelope.id, digest, row); // taken once, and forgotten since
+    if (row.state === 'cancelled' || row.state === 'expired') return this.#answer(row.state, peer, envelope.id, digest, row);
     return this.#answer('accepted', peer, envelope.id, digest, row, hasLiveSession(envelope.to.harness, workspace));
   }
 

@@ -73,6 +73,8 @@ export interface Settings {
 export interface Daemon {
   /** Starts links and adapters; resolves when this host can be reached and asked. */
   start(): Promise<void>;
+  /** Ends what waits: long polls are answered now, and nothing new is taken. */
+  drain(): void;
   /** Stops in order: no new work, links, adapters, store. */
   stop(): Promise<void>;
   /** The local API. AxError only. */
@@ -87,7 +89,7 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
   const running = (): number => uptime.now();
   const events = new Events(seams.store, clock, running);
   const store = events.watch(seams.store);
-  const peers = new Peers(store);
+  const peers = new Peers(store, settings.name);
   const agents = new Agents(store);
   const inbox = new Inbox(store, running);
   const outbox = new Outbox(store, running);
@@ -98,14 +100,24 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
   const requireRoom = roomKeeper(store, clock);
   const nonce = Buffer.from(random.bytes(12)).toString('hex');
 
-  const greeting: Greeting = new Greeting({ store, clock, link, log, peers, events, nonce, onReady: (host) => exchange.ready(host) });
+  const greeting: Greeting = new Greeting({
+    store,
+    clock,
+    link,
+    log,
+    peers,
+    events,
+    nonce,
+    onReady: (host) => exchange.ready(host),
+    onUntrusted: (host) => exchange.wake(host),
+  });
   const onMessage = (row: Received): void => exchange.changed(row.sender, row.id);
   const onReceipt = (row: Received): void => {
     if (row.sender !== self) exchange.wake(row.sender);
   };
   const onReceived = (row: Received): void => notifier.wake(row.harness, row.workspace);
   const onChanged = (harness: string, workspace: string): void => notifier.wake(harness, workspace);
-  const hasLiveSession = (harness: string, workspace: string): boolean => discovery.at(harness, workspace).length > 0;
+  const hasLiveSession = (harness: string, workspace: string): boolean => discovery.hasReachable(harness, workspace);
 
   const tellLiveness = livenessNews(inbox, hasLiveSession, onMessage);
 
@@ -137,6 +149,7 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     events,
     onChanged: (sender, id) => exchange.changed(sender, id),
   });
+  const ownAddresses = (): readonly string[] => (settings.announce.length > 0 ? settings.announce : dialable(link.status().listen));
   const pairing: Pairing = new Pairing({
     store,
     clock,
@@ -145,7 +158,7 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     log,
     self,
     ownName: () => settings.name,
-    ownAddresses: () => (settings.announce.length > 0 ? settings.announce : dialable(link.status().listen)),
+    ownAddresses,
     running,
     peers,
     outbox,
@@ -236,7 +249,8 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     events,
     pickup,
     requireRoom,
-    isReady: (host) => greeting.isReady(host),
+    mayLeaveNow: (host) => exchange.mayLeaveNow(host),
+    isPaired: (host, reader) => peers.get(host, reader) !== undefined,
     onQueued: (host, id) => exchange.wake(host, id),
     onReceived,
   });
@@ -265,6 +279,7 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     greeting,
     discovery,
     peers,
+    agents,
     outbox,
     inbox,
     notices,
@@ -292,6 +307,8 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     inbox,
     store,
     daemonStatus,
+    ownAddresses,
+    isOpen: () => open,
     onStop: settings.onStop,
   });
 
@@ -315,6 +332,10 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
       await discovery.start();
       notifier.wakeAll();
       retention.start();
+    },
+    drain() {
+      open = false;
+      events.changed();
     },
     async stop() {
       open = false;

@@ -66,9 +66,19 @@ export class Discovery {
     return [...this.#local.values()].flat();
   }
 
-  /** Live sessions of one logical address. */
+  /** Live sessions of one logical address, those that cannot be nudged too. */
   at(harness: string, workspace: string): Session[] {
     return this.sessions().filter((session) => session.harness === harness && session.workspace === workspace);
+  }
+
+  /** Is there a session at an address that can be nudged? What senders are told by `live_session`. */
+  hasReachable(harness: string, workspace: string): boolean {
+    return this.at(harness, workspace).some((session) => session.reachable);
+  }
+
+  /** Does this build reach sessions of that harness at all? */
+  reaches(kind: string): boolean {
+    return this.#deps.harnesses.some((harness) => harness.kind === kind);
   }
 
   isLive(sessionId: string): boolean {

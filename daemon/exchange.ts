@@ -9,25 +9,28 @@
 import { asList, decode } from '../protocol/codec.ts';
 import type { Fields } from '../protocol/codec.ts';
 import { AxError, toAxError } from '../protocol/errors.ts';
-import { encodeSigned, readSigned } from '../protocol/hashtree.ts';
+import { readSigned } from '../protocol/hashtree.ts';
 import type { HostKey } from '../protocol/identity.ts';
 import type { HostId, MessageId } from '../protocol/ids.ts';
 import { FORWARD_WINDOW, REQUEST_TIMEOUT_MS } from '../protocol/limits.ts';
-import { progressValue, readProgress, readReceipt, signCancel, signReceipt } from '../protocol/receipt.ts';
+import type { Progress } from '../protocol/receipt.ts';
+import { progressValue, readProgress, readReceipt, signCancel } from '../protocol/receipt.ts';
 import { RECEIVER_ENDS } from '../protocol/states.ts';
 import { encodeRefusal, encodeRequest, encodeResult, MAX_PROGRESS_IDS, readAnswer, readRequest, receiptOf } from '../protocol/wire.ts';
 import type { WireRequest } from '../protocol/wire.ts';
 import type { Admission } from './admission.ts';
 import type { Clock } from './clock/clock.ts';
 import { within } from './clock/within.ts';
+import { endReceipt } from './ending.ts';
 import type { Events } from './events.ts';
 import { updateRequired } from './greeting.ts';
+import { causeOf, Forwarding, refusedClass } from './forwarding.ts';
 import type { Greeting } from './greeting.ts';
 import type { Inbox, Received } from './inbox.ts';
 import { Lane } from './lane.ts';
 import type { Channel, Link } from './link/link.ts';
 import type { Log } from './log.ts';
-import type { Cause, Outbox, Sent } from './outbox.ts';
+import type { Outbox } from './outbox.ts';
 import type { Peers } from './peers.ts';
 import { ProgressNews } from './progress.ts';
 import type { Receipts } from './receipts.ts';
@@ -61,16 +64,28 @@ export class Exchange {
   readonly #lanes = new Map<HostId, Lane>();
   readonly #strikes = new Map<HostId, number>();
   readonly #news: ProgressNews;
+  readonly #forwarding: Forwarding;
   #stopped = false;
 
   constructor(deps: ExchangeDeps) {
     this.#deps = deps;
     this.#news = new ProgressNews(deps.clock, deps.inbox, deps.hasLiveSession);
+    this.#forwarding = new Forwarding({
+      store: deps.store,
+      clock: deps.clock,
+      log: deps.log,
+      outbox: deps.outbox,
+      events: deps.events,
+      running: deps.running,
+      request: (host, request) => this.#request(host, request),
+      takeReceipt: (host, fields) => this.#takeReceipt(host, fields),
+      onEnd: (host) => this.wake(host),
+    });
   }
 
   stop(): void {
     this.#stopped = true;
-    for (const lane of this.#lanes.values()) lane.stop();
+    for (const lane of this.#lanes.values()) lane.clear();
   }
 
   // --- sending ---------------------------------------------------------------------------------------------------------
@@ -82,6 +97,13 @@ export class Exchange {
     void this.#askProgress(host).catch((error: unknown) =>
       this.#deps.log.debug('progress not asked', { host, code: toAxError(error).code }),
     );
+  }
+
+  /** A new entry may leave at once: the host is ready, nothing holds the lane, and fewer wait than the window holds. */
+  mayLeaveNow(host: HostId): boolean {
+    const lane = this.#lane(host);
+    if (this.#stopped || !this.#deps.greeting.isReady(host) || lane.all.isOn || lane.messages.isOn) return false;
+    return this.#deps.outbox.countOpen(host, FORWARD_WINDOW) < FORWARD_WINDOW;
   }
 
   /** Something may wait for this host. `fresh` names a new entry, of which nothing has left yet. */
@@ -122,26 +144,25 @@ export class Exchange {
   }
 
   async #run(host: HostId, lane: Lane): Promise<void> {
+    const { greeting, log } = this.#deps;
+    const mayGo = (): boolean => !this.#stopped && greeting.isReady(host) && !lane.all.isOn;
     try {
       while (lane.again && !this.#stopped) {
         lane.again = false;
-        if (!this.#deps.greeting.isReady(host) || lane.isBlocked) break;
-        await this.#pushReceipts(host);
-        await this.#pushCancels(host);
-        await this.#pushMessages(host, lane);
+        if (greeting.view(host).state === 'untrusted') await this.#forwarding.holdUntrusted(host);
+        if (mayGo() && !lane.receipts.isOn) await this.#pushReceipts(host, lane);
+        if (mayGo() && !lane.cancels.isOn) await this.#pushCancels(host, lane);
+        if (mayGo() && !lane.messages.isOn) await this.#forwarding.push(host, lane);
       }
     } catch (error) {
-      const failed = toAxError(error);
-      if (!this.#stopped) this.#deps.log.debug('lane paused', { host, code: failed.code });
-      this.#pause(lane);
+      if (!this.#stopped) {
+        log.debug('lane paused', { host, code: toAxError(error).code });
+        lane.all.begin();
+      }
     } finally {
       lane.running = false;
     }
-    if (lane.again && this.#deps.greeting.isReady(host) && !lane.isBlocked) this.wake(host);
-  }
-
-  #pause(lane: Lane, askedMs = 0): void {
-    if (!this.#stopped) lane.pause(askedMs);
+    if (lane.again && mayGo()) this.wake(host);
   }
 
   async #request(host: HostId, request: WireRequest, timeoutMs = REQUEST_TIMEOUT_MS): Promise<Fields> {
@@ -157,120 +178,44 @@ export class Exchange {
   // What leaves is picked inside a transaction, so that it is durable here when the write resolves: a receipt, a cancel or a message
   // that a crash takes back must not be known elsewhere. Reading first without one only saves the write when nothing waits.
 
-  async #pushReceipts(host: HostId): Promise<void> {
+  async #pushReceipts(host: HostId, lane: Lane): Promise<void> {
     const { receipts, store } = this.#deps;
-    for (;;) {
-      if (receipts.pending(host, 1).length === 0) return;
+    while (!lane.receipts.isOn && receipts.pending(host, 1).length > 0) {
       const batch = await store.write((tx) => receipts.pending(host, FORWARD_WINDOW, tx));
       const told = await Promise.all(
         batch.map(async (pending) => {
           try {
             await this.#request(host, { type: 'receipt', receipt: readSigned(decode(pending.signed), 'a receipt') });
           } catch (error) {
-            if (refusedClass(error) !== 'rejected') throw error; // kept: told again
+            const refused = refusedClass(error);
+            if (refused === undefined) throw error;
+            if (refused === 'deferred') return undefined; // kept: told again
           }
           return pending;
         }),
       );
-      await store.write((tx) => told.forEach((pending) => receipts.done(tx, pending)));
+      await store.write((tx) => told.forEach((pending) => pending !== undefined && receipts.done(tx, pending)));
+      if (told.includes(undefined)) lane.receipts.begin();
     }
   }
 
-  async #pushCancels(host: HostId): Promise<void> {
+  async #pushCancels(host: HostId, lane: Lane): Promise<void> {
     const { outbox, store, key, clock } = this.#deps;
-    if (outbox.cancels(host, 1).length === 0) return;
-    for (const row of await store.write((tx) => outbox.cancels(host, FORWARD_WINDOW, tx))) {
-      try {
-        const fields = await this.#request(host, {
-          type: 'cancel',
-          cancel: signCancel(key, { id: row.id, digest: row.digest, receiver: host, at: clock.now() }),
-        });
-        await this.#takeReceipt(host, fields);
-      } catch (error) {
-        if (refusedClass(error) !== 'rejected') throw error;
-        await store.write((tx) => outbox.cancelRefused(tx, row.id, causeOf(error, clock.now())));
+    for (let after = 0; outbox.cancels(host, after, 1).length > 0;) {
+      const rows = await store.write((tx) => outbox.cancels(host, after, FORWARD_WINDOW, tx));
+      for (const row of rows) {
+        after = row.seq;
+        try {
+          const cancel = signCancel(key, { id: row.id, digest: row.digest, receiver: host, at: clock.now() });
+          await this.#takeReceipt(host, await this.#request(host, { type: 'cancel', cancel }));
+          lane.forget(row.id);
+        } catch (error) {
+          const refused = refusedClass(error);
+          if (refused === undefined) throw error;
+          if (refused === 'deferred') lane.cancels.begin();
+          else await store.write((tx) => outbox.cancelRefused(tx, row.id, causeOf(error, clock.now())));
+        }
       }
-    }
-  }
-
-  async #pushMessages(host: HostId, lane: Lane): Promise<void> {
-    const { outbox, store, events } = this.#deps;
-    if (this.#due(host, lane, store).length === 0) return;
-    const picked = await store.write((tx) => {
-      const due = this.#due(host, lane, tx);
-      for (const row of due) if (!row.uncertain) lane.untouched.add(row.id);
-      for (const row of outbox.leaving(tx, due))
-        if (row.cause === null) events.add(tx, { type: 'message.forwarding', messageId: row.id, hostId: host, state: row.state });
-      return due;
-    });
-    for (const row of picked) {
-      lane.inFlight.add(row.id);
-      void this.#attempt(host, lane, row.id).finally(() => {
-        lane.inFlight.delete(row.id);
-        this.wake(host);
-      });
-    }
-  }
-
-  /** The oldest entries that may leave now, no more than the window has room for. */
-  #due(host: HostId, lane: Lane, reader: StoreReader): Sent[] {
-    const due: Sent[] = [];
-    for (let after = 0, room = FORWARD_WINDOW - lane.inFlight.size; due.length < room;) {
-      const rows = this.#deps.outbox.open(host, after, FORWARD_WINDOW, reader);
-      if (rows.length === 0) break;
-      after = rows.at(-1)!.seq;
-      due.push(
-        ...rows
-          .filter((row) => !row.cancelRequested && row.deadline > this.#deps.running() && lane.isDue(row.id))
-          .slice(0, room - due.length),
-      );
-    }
-    return due;
-  }
-
-  /** One delivery attempt; never rejects. */
-  async #attempt(host: HostId, lane: Lane, id: MessageId): Promise<void> {
-    const { outbox, store, events, clock, log } = this.#deps;
-    try {
-      const row = outbox.get(id);
-      const body = outbox.body(id);
-      if (row === undefined || body === undefined || row.state !== 'forwarding') return;
-      try {
-        const fields = await this.#request(host, {
-          type: 'deliver',
-          envelope: readSigned(decode(row.signed), 'an envelope'),
-          pieces: [body],
-        });
-        await this.#takeReceipt(host, fields);
-        lane.untouched.delete(id);
-        lane.succeeded();
-      } catch (error) {
-        const failed = toAxError(error);
-        const cause = causeOf(failed, clock.now());
-        const refused = refusedClass(failed);
-        const certain = lane.untouched.has(id) && (refused !== undefined || failed.details?.['sent'] === false);
-        if (!certain) lane.untouched.delete(id);
-        if (refused === 'deferred' && failed.code === 'grant_missing') lane.postpone(id);
-        else if (refused !== 'rejected') this.#pause(lane, Number(failed.details?.['retry_after_ms'] ?? 0));
-        await store.write((tx) => {
-          const before = outbox.get(id, tx);
-          const next =
-            refused === 'rejected'
-              ? outbox.refuse(tx, id, cause)
-              : refused === 'deferred'
-                ? outbox.defer(tx, id, certain, cause)
-                : outbox.unanswered(tx, id, certain, cause);
-          if (
-            next !== undefined &&
-            (next.state === 'refused' || next.state === 'cancelled' || (next.state === 'deferred' && before?.cause?.code !== cause.code))
-          ) {
-            events.add(tx, { type: `message.${next.state}`, messageId: id, hostId: host, state: next.state, detail: cause.code });
-          }
-        });
-      }
-    } catch (error) {
-      log.error('outbox not updated', { host, message: id, reason: toAxError(error).message });
-      this.#pause(lane);
     }
   }
 
@@ -296,7 +241,7 @@ export class Exchange {
   }
 
   async #askProgress(host: HostId): Promise<void> {
-    const { outbox, store } = this.#deps;
+    const { outbox } = this.#deps;
     let after = 0;
     for (;;) {
       const rows = outbox.accepted(host, after, MAX_PROGRESS_IDS);
@@ -304,8 +249,16 @@ export class Exchange {
       after = rows.at(-1)!.seq;
       const fields = await this.#request(host, { type: 'progress', ids: rows.map((row) => row.id) });
       const items = asList(fields['items'], 'items', MAX_PROGRESS_IDS).map((item) => readProgress(item));
-      await store.write((tx) => items.forEach((item) => outbox.progress(tx, host, item)));
+      await this.#mirror(host, items);
     }
+  }
+
+  /** Takes in unsigned progress; of several words about one message the last counts. */
+  async #mirror(host: HostId, items: readonly Progress[]): Promise<void> {
+    const { outbox, store } = this.#deps;
+    const last = new Map(items.map((item) => [item.id, item]));
+    const isNews = [...last.values()].filter((item) => outbox.get(item.id)?.host === host);
+    if (isNews.length > 0) await store.write((tx) => isNews.forEach((item) => outbox.progress(tx, host, item)));
   }
 
   // --- answering -------------------------------------------------------------------------------------------------------
@@ -316,7 +269,9 @@ export class Exchange {
     const request = readRequest(bytes); // a violation here closes the connection
     try {
       if (this.#stopped) throw new AxError('shutting_down', 'this daemon is stopping');
-      return await this.#answer(peer, request);
+      const answer = await this.#answer(peer, request);
+      this.#strikes.delete(peer);
+      return answer;
     } catch (error) {
       const failed = toAxError(error);
       if (failed.code === 'internal') this.#deps.log.error('request failed', { host: peer, type: request.type, reason: failed.message });
@@ -347,7 +302,7 @@ export class Exchange {
         await this.#remind(peer, request.ids);
         return encodeResult({ items: request.ids.flatMap((id) => this.#news.progressOf(peer, id) ?? []).map(progressValue) });
       case 'update':
-        await this.#deps.store.write((tx) => request.items.forEach((item) => this.#deps.outbox.progress(tx, peer, item)));
+        await this.#mirror(peer, request.items);
         return encodeResult({});
       case 'sessions':
         if (!this.#deps.peers.may(peer, 'read')) throw new AxError('grant_missing', 'that host may not list sessions here');
@@ -358,33 +313,14 @@ export class Exchange {
   /** Who asks after a message that has ended here never got, or never believed, its receipt: it is told again. */
   async #remind(peer: HostId, ids: readonly MessageId[]): Promise<void> {
     const { inbox, receipts, store, key, clock } = this.#deps;
-    const ended = (reader: StoreReader): Received[] => {
-      const told = new Set(receipts.pending(peer, Number.MAX_SAFE_INTEGER, reader).map((pending) => pending.id));
-      return ids.flatMap((id) => inbox.get(peer, id, reader) ?? []).filter((row) => RECEIVER_ENDS.has(row.state) && !told.has(row.id));
-    };
+    const ended = (reader: StoreReader): Received[] =>
+      [...new Set(ids)]
+        .flatMap((id) => inbox.get(peer, id, reader) ?? [])
+        .filter((row) => RECEIVER_ENDS.has(row.state) && !receipts.has(peer, row.id, reader));
     if (ended(store).length === 0) return;
     await store.write((tx) => {
-      for (const row of ended(tx)) receipts.add(tx, peer, row.id, encodeSigned(signReceipt(key, endOf(row, clock.now()))));
+      for (const row of ended(tx)) receipts.add(tx, peer, row.id, endReceipt(key, row, clock.now()));
     });
     this.wake(peer);
   }
-}
-
-/** How the peer refused, when the error is the peer's own answer. */
-function refusedClass(error: unknown): 'deferred' | 'rejected' | undefined {
-  const refused = error instanceof AxError ? error.details?.['refused'] : undefined;
-  return refused === 'deferred' || refused === 'rejected' ? refused : undefined;
-}
-
-/** What a receipt says of a message that has ended here. */
-function endOf(row: Received, now: number): Parameters<typeof signReceipt>[1] {
-  const { id, digest, sender, storedAs, state } = row;
-  const outcome = state === 'awaiting_setup' || state === 'available' ? 'accepted' : state;
-  return { outcome, id, digest, sender, at: row.fetchedAt ?? now, state, storedAs, liveSession: false, certain: true };
-}
-
-/** Why an attempt did not end in acceptance, for the status page. */
-function causeOf(error: unknown, at: number): Cause {
-  const failed = toAxError(error);
-  return { code: failed.code, message: failed.message, at };
 }

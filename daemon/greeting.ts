@@ -36,11 +36,15 @@ export interface HostView {
 interface Nonces {
   current: string;
   readonly past: Set<string>;
-  duplicate: boolean;
+  /** Monotonic ms of the last sign of a second life; -Infinity when there was none. */
+  duplicateAt: number;
 }
 
 /** A greeting host is greeted back at most this often, ms, so that two hosts never answer each other for ever. */
 const REGREET_MS = 1000;
+/** How long trouble with a host is shown after its last sign, and a copied key after the last sign of its second life, ms. */
+const FADE_MS = 2 * HELLO_INTERVAL_MS;
+const COPY_LAPSE_MS = 60 * HELLO_INTERVAL_MS;
 const MAX_PAST_NONCES = 64;
 const MAX_NONCE_HOSTS = 4096;
 
@@ -54,6 +58,8 @@ export interface GreetingDeps {
   readonly nonce: string;
   /** A host became ready: its queues may move. */
   readonly onReady: (host: HostId) => void;
+  /** A host that this one is paired with does not know it. */
+  readonly onUntrusted: (host: HostId) => void;
 }
 
 export class Greeting {
@@ -62,7 +68,7 @@ export class Greeting {
   readonly #nonces = new Map<HostId, Nonces>();
   readonly #timers = new Map<HostId, () => void>();
   /** A host told that it saw this host's own id twice. */
-  #copied: { readonly by: HostId; readonly at: number } | undefined;
+  #copied: { readonly by: HostId; readonly at: number; readonly seen: number } | undefined;
   /** Monotonic ms of the last hello said to a host. */
   readonly #greeted = new Map<HostId, number>();
   /** Monotonic ms of the last hello of a paired host. */
@@ -96,19 +102,41 @@ export class Greeting {
   peerChanged(host: HostId, up: boolean): void {
     const view = this.view(host);
     view.connected = up;
-    if (!up) {
-      view.ready = false;
-      if (view.state === 'up') view.state = 'down';
-      this.#timers.get(host)?.();
-      this.#timers.delete(host);
-      if (this.#deps.peers.get(host) === undefined) this.#views.delete(host);
+    this.#timers.get(host)?.();
+    this.#timers.delete(host);
+    if (up) {
+      if (this.#deps.peers.get(host) !== undefined) void this.greet(host);
       return;
     }
-    if (this.#deps.peers.get(host) !== undefined) void this.greet(host);
+    view.ready = false;
+    if (view.state === 'up') view.state = 'down';
+    else if (this.#deps.peers.get(host) !== undefined) this.#fade(host);
+    if (this.#deps.peers.get(host) === undefined) this.#forget(host);
+  }
+
+  /** What was wrong with a host is shown for a while after the last sign of it; then it is simply down. */
+  #fade(host: HostId): void {
+    this.#timers.get(host)?.();
+    this.#timers.set(
+      host,
+      this.#deps.clock.after(FADE_MS, () => {
+        const view = this.view(host);
+        if (!view.connected) view.state = 'down';
+      }),
+    );
+  }
+
+  #forget(host: HostId): void {
+    this.#views.delete(host);
+    this.#greeted.delete(host);
+    this.#heard.delete(host);
+    this.#nonces.delete(host);
   }
 
   trouble(host: HostId, code: 'wrong_peer' | 'protocol_violation'): void {
-    if (code === 'wrong_peer' && !this.view(host).connected) this.view(host).state = 'wrong_peer';
+    if (code !== 'wrong_peer' || this.view(host).connected || this.#deps.peers.get(host) === undefined) return;
+    this.view(host).state = 'wrong_peer';
+    this.#fade(host);
   }
 
   /** Says hello and learns; never rejects. Repeats while the connection lives. */
@@ -134,6 +162,16 @@ export class Greeting {
     }
   }
 
+  /** Greets as soon as the last greeting is long enough ago. */
+  greetSoon(host: HostId): void {
+    this.#greetIn(host, Math.max(0, (this.#greeted.get(host) ?? -Infinity) + REGREET_MS - this.#deps.clock.monotonic()));
+  }
+
+  /** A host was just paired by its own request: it will greet once it has stored this one; if it does not, it is greeted. */
+  expect(host: HostId): void {
+    if (this.view(host).connected) this.#greetIn(host, 2 * REGREET_MS);
+  }
+
   /** Greets in a while, instead of when it was planned before. */
   #greetIn(host: HostId, ms: number): void {
     this.#timers.get(host)?.();
@@ -151,8 +189,8 @@ export class Greeting {
     );
     const answer = readHelloAnswer(bytes);
     const view = this.view(host);
-    if (answer.duplicate) this.#copied = { by: host, at: clock.now() };
-    if (answer.nonce !== '') this.#meet(host, answer.nonce);
+    if (answer.duplicate) this.#copied = { by: host, at: clock.now(), seen: clock.monotonic() };
+    if (answer.nonce !== '' && this.#deps.peers.get(host) !== undefined) this.#meet(host, answer.nonce);
     view.range = answer.range;
     view.version = answer.version === '' ? null : answer.version;
     await this.#seen(host, view.version);
@@ -163,8 +201,8 @@ export class Greeting {
     }
     if (!answer.known) {
       view.state = 'untrusted';
-      view.ready = true; // what is sent is answered `untrusted_peer`, which keeps it here and shows why
-      this.#deps.onReady(host);
+      view.ready = false; // nothing is sent to a host that would only refuse it; what waits says why
+      this.#deps.onUntrusted(host);
       return view;
     }
     const wasReady = view.ready && view.state === 'up';
@@ -178,7 +216,7 @@ export class Greeting {
   async answer(host: HostId, bytes: Uint8Array): Promise<Uint8Array> {
     const hello = readHello(bytes);
     const peer = this.#deps.peers.get(host);
-    const duplicate = this.#meet(host, hello.nonce);
+    const duplicate = peer !== undefined && this.#meet(host, hello.nonce); // a stranger's nonces are no business of this host's warnings
     if (peer !== undefined) {
       const view = this.view(host);
       view.range = hello.range;
@@ -186,8 +224,7 @@ export class Greeting {
       this.#heard.set(host, this.#deps.clock.monotonic());
       await this.#seen(host, hello.version);
       // A host that greets may just have paired with us or come back: what waits for it may move now.
-      if (view.connected && view.state === 'untrusted')
-        this.#greetIn(host, Math.max(0, (this.#greeted.get(host) ?? -Infinity) + REGREET_MS - this.#deps.clock.monotonic()));
+      if (view.connected && !view.ready && view.state !== 'update_required') this.greetSoon(host);
     }
     // A stranger learns the protocol range and nothing else: no version, and no nonce to recognise this host by.
     const isKnown = peer !== undefined;
@@ -202,30 +239,41 @@ export class Greeting {
 
   /** Hosts whose id was seen alive twice, and whether this host's own id was. */
   warnings(): { readonly copies: readonly HostId[]; readonly self: { readonly by: HostId; readonly at: number } | undefined } {
-    return { copies: [...this.#nonces].filter(([, nonces]) => nonces.duplicate).map(([host]) => host), self: this.#copied };
+    const self = this.#copied !== undefined && this.#deps.clock.monotonic() - this.#copied.seen < COPY_LAPSE_MS ? this.#copied : undefined;
+    return { copies: [...this.#nonces].filter(([, nonces]) => this.#isCopy(nonces)).map(([host]) => host), self };
   }
 
   #meet(host: HostId, nonce: string): boolean {
     let nonces = this.#nonces.get(host);
     if (nonces === undefined) {
       if (this.#nonces.size >= MAX_NONCE_HOSTS) return false;
-      nonces = { current: nonce, past: new Set(), duplicate: false };
+      nonces = { current: nonce, past: new Set(), duplicateAt: -Infinity };
       this.#nonces.set(host, nonces);
     }
     if (nonces.current !== nonce) {
-      if (nonces.past.has(nonce) && !nonces.duplicate) {
-        nonces.duplicate = true;
-        this.#deps.log.warn('the same host id is alive in two places', { host });
-        const { store, events } = this.#deps;
-        void store
-          .write((tx) => events.add(tx, { type: 'host.duplicate_id', hostId: host }))
-          .catch((error: unknown) => this.#deps.log.error('event not stored', { reason: toAxError(error).message }));
+      if (nonces.past.has(nonce)) {
+        const isNews = !this.#isCopy(nonces);
+        nonces.duplicateAt = this.#deps.clock.monotonic();
+        if (isNews) this.#tellCopy(host);
       }
       if (nonces.past.size >= MAX_PAST_NONCES) nonces.past.clear();
       nonces.past.add(nonces.current);
       nonces.current = nonce;
     }
-    return nonces.duplicate;
+    return this.#isCopy(nonces);
+  }
+
+  /** A second life counts for a while after its last sign: when the copy was stopped, the warning lapses. */
+  #isCopy(nonces: Nonces): boolean {
+    return this.#deps.clock.monotonic() - nonces.duplicateAt < COPY_LAPSE_MS;
+  }
+
+  #tellCopy(host: HostId): void {
+    const { store, events, log } = this.#deps;
+    log.warn('the same host id is alive in two places', { host });
+    void store
+      .write((tx) => events.add(tx, { type: 'host.duplicate_id', hostId: host }))
+      .catch((error: unknown) => log.error('event not stored', { reason: toAxError(error).message }));
   }
 
   /** Remembers when and with which version a host was seen. A full disk loses that and not the greeting. */

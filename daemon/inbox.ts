@@ -2,8 +2,9 @@
  * The inbox: every message this host has accepted, exactly once, and its delivery state on the receiver's side.
  *
  * Owns the tables `inbox` (rows by the receiver's own sequence), `inbox_index`, `inbox_body` and `seen`. Index keys: `i/ID/HOST`
- * finds a row; `o/ADDRESS/SEQ` is unread under a logical address; `x/RUN/SEQ` ends by retention at that running time. `seen`
- * outlives the rows, so that a late copy is still known. Identity is (sender, id) with the digest of the envelope's payload.
+ * finds a row; `o/ADDRESS/SEQ` is unread under a logical address; of these, what may cause notices (no notes) is also under
+ * `n/ADDRESS/SENDER/SEQ`, and under `m/ADDRESS/SESSION/SENDER/SEQ` when it names a session; `x/RUN/SEQ` ends by retention at that
+ * running time. `seen` outlives the rows: a late copy is still known. Identity is (sender, id) with the envelope payload's digest.
  * Invariant: `fetched` only after a hand-out that was confirmed; the first copy decides, every other is a duplicate or a conflict.
  */
 import { AxError } from '../protocol/errors.ts';
@@ -20,6 +21,21 @@ import { receiverMay } from '../protocol/states.ts';
 import type { MessageKind, NoticeOutcome, ReceiverState } from '../protocol/states.ts';
 import { addressKey, getRow, nextSeq, NOTHING, pack, seqKey, under, unpack } from './store/rows.ts';
 import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
+
+/** What became of the last notice that spoke for a message; `detail` in words fixed by ax. */
+export interface RowNotice {
+  readonly outcome: NoticeOutcome;
+  readonly at: number;
+  readonly detail?: string;
+}
+
+/** One sender's unread messages (no notes) at an address; `session`: only those that name it. */
+export interface Scope {
+  readonly harness: string;
+  readonly workspace: string;
+  readonly sender: HostId;
+  readonly session: string | null;
+}
 
 export interface HandOut {
   readonly token: string;
@@ -49,26 +65,11 @@ export interface Received {
   readonly handOuts: readonly HandOut[];
   readonly handedOutAt: number | null;
   readonly fetchedAt: number | null;
-  readonly notice: { readonly outcome: NoticeOutcome; readonly at: number } | null;
+  readonly notice: RowNotice | null;
   readonly bodyKept: boolean;
 }
 
-export type NewReceived = Pick<
-  Received,
-  | 'id'
-  | 'sender'
-  | 'state'
-  | 'storedAs'
-  | 'signed'
-  | 'digest'
-  | 'bytes'
-  | 'harness'
-  | 'workspace'
-  | 'hint'
-  | 'sentAt'
-  | 'receivedAt'
-  | 'expires'
->;
+export type NewReceived = Omit<Received, 'seq' | 'handOuts' | 'handedOutAt' | 'fetchedAt' | 'notice' | 'bodyKept'>;
 
 /** What is remembered of a (sender, id): its digest and row, or a tombstone that a cancel left. */
 interface Seen {
@@ -120,7 +121,7 @@ export class Inbox {
     tx.put('inbox_body', seqKey(row.seq), body);
     tx.put('inbox_index', `i/${row.id}/${row.sender}`, pack({ seq: row.seq }));
     tx.put('inbox_index', `x/${seqKey(row.expires)}/${seqKey(row.seq)}`, NOTHING);
-    tx.put('inbox_index', this.#openKey(row), NOTHING);
+    for (const key of openKeys(row)) tx.put('inbox_index', key, NOTHING);
     this.#remember(tx, row.sender, row.id, { digest: row.digest, seq: row.seq, tombstone: false, ran: this.#running() });
     return { kind: 'new', row };
   }
@@ -160,8 +161,30 @@ export class Inbox {
     return last === undefined ? 0 : Number(last.key.slice(last.key.lastIndexOf('/') + 1));
   }
 
-  countUnread(harness: string, workspace: string): number {
-    return this.#store.count('inbox_index', under(`o/${addressKey(harness, workspace)}/`));
+  countUnread(harness: string, workspace: string, reader: StoreReader = this.#store): number {
+    return reader.count('inbox_index', under(`o/${addressKey(harness, workspace)}/`));
+  }
+
+  /** The hosts with unread messages (no notes) under an address, each once, however many messages there are. */
+  senders(harness: string, workspace: string, reader: StoreReader = this.#store): HostId[] {
+    const { start, end } = under(`n/${addressKey(harness, workspace)}/`);
+    const found: HostId[] = [];
+    for (let from = start; ; from = `${start}${found.at(-1)}/~`) {
+      const entry = reader.range('inbox_index', { start: from, end, limit: 1 })[0];
+      if (entry === undefined) return found;
+      found.push(entry.key.slice(start.length, entry.key.lastIndexOf('/')) as HostId);
+    }
+  }
+
+  /** The oldest (or the newest) rows of a scope, oldest of them first. */
+  scoped(scope: Scope, limit: number, side: 'oldest' | 'newest' = 'oldest', reader: StoreReader = this.#store): Received[] {
+    const keys = reader.range('inbox_index', { ...under(scopePrefix(scope)), reverse: side === 'newest', limit });
+    const rows = keys.flatMap((entry) => getRow<Received>(reader, 'inbox', entry.key.slice(entry.key.lastIndexOf('/') + 1)) ?? []);
+    return side === 'newest' ? rows.toReversed() : rows;
+  }
+
+  countScoped(scope: Scope, reader: StoreReader = this.#store): number {
+    return reader.count('inbox_index', under(scopePrefix(scope)));
   }
 
   /** The addresses that have unread messages, each once. */
@@ -234,7 +257,7 @@ export class Inbox {
     return { row: this.#step(tx, row, { state: 'fetched', fetchedAt: now }), first: true };
   }
 
-  setNotice(tx: StoreTransaction, sender: HostId, id: MessageId, notice: { outcome: NoticeOutcome; at: number }): Received | undefined {
+  setNotice(tx: StoreTransaction, sender: HostId, id: MessageId, notice: RowNotice): Received | undefined {
     const row = this.get(sender, id, tx);
     return row === undefined ? undefined : this.#step(tx, row, { notice });
   }
@@ -320,7 +343,7 @@ export class Inbox {
     const wasOpen = isOpen(row);
     tx.put('inbox', seqKey(row.seq), pack(next));
     if (wasOpen && !isOpen(next)) {
-      tx.remove('inbox_index', this.#openKey(row));
+      for (const key of openKeys(row)) tx.remove('inbox_index', key);
       this.#weigh(tx, row.sender, -1, -row.bytes, false);
     }
     if (!next.bodyKept || next.state === 'cancelled') tx.remove('inbox_body', seqKey(row.seq));
@@ -347,10 +370,21 @@ export class Inbox {
     tx.put('seen', `${sender}/${id}`, pack(seen));
     tx.put('seen', `~/${seqKey(seen.ran + METADATA_RETENTION_MS)}/${sender}/${id}`, NOTHING);
   }
+}
 
-  #openKey(row: Pick<Received, 'harness' | 'workspace' | 'seq'>): string {
-    return `o/${addressKey(row.harness, row.workspace)}/${seqKey(row.seq)}`;
-  }
+/** The index keys that a row has as long as it is unread. */
+function openKeys(row: Received): string[] {
+  const [address, seq] = [addressKey(row.harness, row.workspace), seqKey(row.seq)];
+  return [
+    `o/${address}/${seq}`,
+    ...(row.storedAs === 'message' ? [`n/${address}/${row.sender}/${seq}`] : []),
+    ...(row.storedAs === 'message' && row.hint !== null ? [`m/${address}/${row.hint}/${row.sender}/${seq}`] : []),
+  ];
+}
+
+function scopePrefix({ harness, workspace, sender, session }: Scope): string {
+  const address = addressKey(harness, workspace);
+  return session === null ? `n/${address}/${sender}/` : `m/${address}/${session}/${sender}/`;
 }
 
 function isOpen(row: Received): boolean {

@@ -1,12 +1,55 @@
 /**
  * Lanes: for each host this one sends to, what is on its way there and when to try again.
  *
- * Owns the memory of one life only: nothing here is durable and losing it costs at most a repeated attempt. A lane pauses as a
- * whole with growing spans when its host fails or says "not now"; one entry can be left for later on its own account.
+ * Owns the memory of one life only: nothing here is durable and losing it costs at most a repeated attempt. What goes wrong with
+ * the host pauses everything; a "not now" pauses only the kind it answered, so that a full inbox there never holds up a receipt
+ * or a cancel; one entry can be left for later on its own account.
  */
 import type { MessageId } from '../protocol/ids.ts';
 import { RETRY_CAP_MS, RETRY_FIRST_MS } from '../protocol/limits.ts';
 import type { Clock } from './clock/clock.ts';
+
+/** A growing pause. Many failures within one pause make one. */
+export class Pause {
+  readonly #clock: Clock;
+  readonly #over: () => void;
+  /** Monotonic ms before which nothing is tried. */
+  #until = 0;
+  #nextMs = RETRY_FIRST_MS;
+  #cancelTimer: (() => void) | undefined;
+
+  /** `over` is called whenever a pause has passed. */
+  constructor(clock: Clock, over: () => void) {
+    this.#clock = clock;
+    this.#over = over;
+  }
+
+  get isOn(): boolean {
+    return this.#clock.monotonic() < this.#until;
+  }
+
+  /** Begins or lengthens the pause: its growing span, or as long as the peer asked. */
+  begin(askedMs = 0): void {
+    const span = Math.min(RETRY_CAP_MS, Math.max(this.isOn ? 0 : this.#nextMs, askedMs));
+    if (this.isOn && this.#clock.monotonic() + span <= this.#until) return;
+    if (!this.isOn) this.#nextMs = Math.min(RETRY_CAP_MS, this.#nextMs * 2);
+    this.#until = this.#clock.monotonic() + span;
+    this.#cancelTimer?.();
+    this.#cancelTimer = this.#clock.after(span, this.#over);
+  }
+
+  /** Something got through: the next pause is a short one. */
+  reset(): void {
+    this.#nextMs = RETRY_FIRST_MS;
+  }
+
+  /** Ends the pause now. */
+  end(): void {
+    this.#cancelTimer?.();
+    this.#until = 0;
+    this.#nextMs = RETRY_FIRST_MS;
+  }
+}
 
 export class Lane {
   running = false;
@@ -14,12 +57,13 @@ export class Lane {
   readonly inFlight = new Set<MessageId>();
   /** Entries of which no copy can be on its way: every attempt so far, all in this life, was answered or never left. */
   readonly untouched = new Set<MessageId>();
+  /** The host fails. */
+  readonly all: Pause;
+  readonly messages: Pause;
+  readonly receipts: Pause;
+  readonly cancels: Pause;
   readonly #clock: Clock;
   readonly #retry: () => void;
-  /** Monotonic ms before which nothing is tried. */
-  #blockedUntil = 0;
-  #pauseMs = RETRY_FIRST_MS;
-  #cancelTimer: (() => void) | undefined;
   /** Entries refused for now on their own account: not before this monotonic ms. */
   readonly #notBefore = new Map<MessageId, number>();
 
@@ -27,10 +71,10 @@ export class Lane {
   constructor(clock: Clock, retry: () => void) {
     this.#clock = clock;
     this.#retry = retry;
-  }
-
-  get isBlocked(): boolean {
-    return this.#clock.monotonic() < this.#blockedUntil;
+    this.all = new Pause(clock, retry);
+    this.messages = new Pause(clock, retry);
+    this.receipts = new Pause(clock, retry);
+    this.cancels = new Pause(clock, retry);
   }
 
   /** May this entry be tried now, as far as it alone is concerned? */
@@ -40,24 +84,8 @@ export class Lane {
 
   /** The host is there again: no pause holds any more. */
   clear(): void {
-    this.#blockedUntil = 0;
-    this.#pauseMs = RETRY_FIRST_MS;
+    for (const pause of [this.all, this.messages, this.receipts, this.cancels]) pause.end();
     this.#notBefore.clear();
-  }
-
-  /** Something got through: the next pause is a short one. */
-  succeeded(): void {
-    this.#pauseMs = RETRY_FIRST_MS;
-  }
-
-  /** Blocks the lane for its growing pause, or as long as the peer asked. Many attempts that fail together make one pause. */
-  pause(askedMs = 0): void {
-    const pause = Math.min(RETRY_CAP_MS, Math.max(this.isBlocked ? 0 : this.#pauseMs, askedMs));
-    if (this.isBlocked && this.#clock.monotonic() + pause <= this.#blockedUntil) return;
-    if (!this.isBlocked) this.#pauseMs = Math.min(RETRY_CAP_MS, this.#pauseMs * 2);
-    this.#blockedUntil = this.#clock.monotonic() + pause;
-    this.#cancelTimer?.();
-    this.#cancelTimer = this.#clock.after(pause, this.#retry);
   }
 
   /** Leaves one entry for later (its workspace's grant is missing); the others go on. */
@@ -66,7 +94,9 @@ export class Lane {
     this.#clock.after(RETRY_CAP_MS, this.#retry);
   }
 
-  stop(): void {
-    this.#cancelTimer?.();
+  /** What is known of an entry in this life is forgotten: it has ended. */
+  forget(id: MessageId): void {
+    this.untouched.delete(id);
+    this.#notBefore.delete(id);
   }
 }

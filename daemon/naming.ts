@@ -83,6 +83,11 @@ export class Naming {
     const sent = side === 'any' ? this.#outbox.find(prefix, 20) : [];
     const ids = new Set<MessageId>([...received.map((row) => row.id), ...sent]);
     const [id] = ids;
+    const here = id === undefined && side === 'received' ? this.#outbox.find(prefix, 2) : [];
+    if (here[0] !== undefined)
+      throw new AxError('message_not_found', 'that message was sent from here; its body is with its receiver', {
+        fix: `ax admin status ${here.length === 1 ? here[0] : prefix}`,
+      });
     if (id === undefined)
       throw new AxError('message_not_found', `there is no message ${prefix}${isMessageId(prefix) ? '' : '…'} on this host`, {
         fix: 'ax messages list',

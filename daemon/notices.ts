@@ -3,13 +3,17 @@
  *
  * Owns the table `notices`. Keys: `a/ID` an attempt, `s/SESSION` what stands towards that session, `b/HOST/ADDRESS` a budget,
  * `x/RUN/KEY` to look at KEY for pruning, `count` the outcomes so far. An attempt is durable before the socket write, as `unverified`, so that a
- * crash in between never counts as silence. Nothing here decides when to nudge.
+ * crash in between never counts as silence. One that reached nothing (`failed`) counts as no attempt: it is given back to the budget
+ * it was paid from, and only makes the pause before the next one longer. Nothing here decides when to nudge.
  */
 import type { HostId, MessageId } from '../protocol/ids.ts';
 import { METADATA_RETENTION_MS, NOTICE_BURST, NOTICES_PER_HOUR } from '../protocol/limits.ts';
 import type { NoticeOutcome } from '../protocol/states.ts';
 import { addressKey, getRow, NOTHING, pack, seqKey } from './store/rows.ts';
 import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
+
+/** Why an address's messages wake nobody: the detail of the outcome `withheld`. */
+export const WITHHELD = { several: 'several sessions could be meant', budget: "the sender's budget of notices is used up" } as const;
 
 export interface Attempt {
   readonly id: string;
@@ -19,6 +23,8 @@ export interface Attempt {
   readonly messages: readonly { readonly sender: HostId; readonly id: MessageId }[];
   readonly at: number;
   readonly ran: number;
+  /** The sender whose budget paid for it. */
+  readonly paidBy: HostId;
   readonly outcome: NoticeOutcome;
 }
 
@@ -27,8 +33,10 @@ export interface Standing {
   /** The last attempt; null when the session was told by its own setup or fetch. */
   readonly noticeId: string | null;
   readonly outcome: NoticeOutcome;
-  /** Attempts on the same unread messages so far. */
+  /** Attempts on the same unread messages so far, without those that reached nothing. */
   readonly attempts: number;
+  /** Attempts since then, one after the other, that reached nothing. */
+  readonly failures: number;
   /** Highest inbox sequence the session was told of. */
   readonly told: number;
   /** Wall time, ms, of the last word to it. */
@@ -58,7 +66,8 @@ export class Notices {
   begin(tx: StoreTransaction, attempt: Omit<Attempt, 'outcome'>, attempts: number, told: number): void {
     tx.put('notices', `a/${attempt.id}`, pack({ ...attempt, outcome: 'unverified' }));
     this.#lookLater(tx, `a/${attempt.id}`, attempt.ran);
-    const standing: Standing = { noticeId: attempt.id, outcome: 'unverified', attempts, told, at: attempt.at, ran: attempt.ran };
+    const failures = this.standing(attempt.session, tx)?.failures ?? 0;
+    const standing: Standing = { noticeId: attempt.id, outcome: 'unverified', attempts, failures, told, at: attempt.at, ran: attempt.ran };
     tx.put('notices', `s/${attempt.session}`, pack(standing));
   }
 
@@ -69,7 +78,14 @@ export class Notices {
     const next: Attempt = { ...attempt, outcome };
     tx.put('notices', `a/${id}`, pack(next));
     const standing = this.standing(attempt.session, tx);
-    if (standing !== undefined && standing.noticeId === id) tx.put('notices', `s/${attempt.session}`, pack({ ...standing, outcome }));
+    const hasFailed = outcome === 'failed' && attempt.outcome !== 'failed';
+    if (standing !== undefined && standing.noticeId === id) {
+      const tally = hasFailed
+        ? { attempts: Math.max(0, standing.attempts - 1), failures: standing.failures + 1 }
+        : { failures: outcome === 'failed' ? standing.failures : 0 };
+      tx.put('notices', `s/${attempt.session}`, pack({ ...standing, ...tally, outcome }));
+    }
+    if (hasFailed) this.#giveBack(tx, `b/${attempt.paidBy}/${addressKey(attempt.harness, attempt.workspace)}`);
     const counts = getRow<Record<string, number>>(tx, 'notices', 'count') ?? {};
     tx.put('notices', 'count', pack({ ...counts, [outcome]: (counts[outcome] ?? 0) + 1 }));
     return next;
@@ -77,7 +93,7 @@ export class Notices {
 
   /** The session itself asked (setup or fetch) and was told of everything up to `told`: nothing is outstanding. */
   toldBySelf(tx: StoreTransaction, session: string, told: number, now: number): void {
-    const standing: Standing = { noticeId: null, outcome: 'approved', attempts: 1, told, at: now, ran: this.#running() };
+    const standing: Standing = { noticeId: null, outcome: 'approved', attempts: 1, failures: 0, told, at: now, ran: this.#running() };
     tx.put('notices', `s/${session}`, pack(standing));
     this.#lookLater(tx, `s/${session}`, standing.ran);
   }
@@ -114,6 +130,12 @@ export class Notices {
       if (row.session !== undefined && this.standing(row.session, tx)?.noticeId === key.slice(2)) tx.remove('notices', `s/${row.session}`);
     }
     return due.length;
+  }
+
+  /** Returns a notice that reached nothing to the budget that paid for it. */
+  #giveBack(tx: StoreTransaction, key: string): void {
+    if (tx.get('notices', key) === undefined) return;
+    tx.put('notices', key, pack({ milli: Math.floor(Math.min(NOTICE_BURST, this.#tokens(tx, key) + 1) * 1000), ran: this.#running() }));
   }
 
   #lookLater(tx: StoreTransaction, key: string, ran: number): void {

@@ -144,8 +144,8 @@ export class Outbox {
   }
 
   /** Entries whose cancel waits for an answer. */
-  cancels(host: HostId, limit: number, reader: StoreReader = this.#store): Sent[] {
-    return this.#rows(`c/${host}/`, 0, limit, reader);
+  cancels(host: HostId, after: number, limit: number, reader: StoreReader = this.#store): Sent[] {
+    return this.#rows(`c/${host}/`, after, limit, reader);
   }
 
   /** Every open or cancel-awaiting entry of a host, within a transaction. */
@@ -166,9 +166,12 @@ export class Outbox {
     return this.#step(tx, row, { state: left ? 'expired' : 'cancelled', uncertain: left, cancelRequested: false });
   }
 
-  /** How many are open, for one host or for all. */
-  countOpen(host?: HostId): number {
-    return this.#store.count('outbox_index', under(host === undefined ? 'h/' : `h/${host}/`));
+  /** How many are open, for one host or for all; counts no further than `limit`. */
+  countOpen(host?: HostId, limit?: number): number {
+    return this.#store.count('outbox_index', {
+      ...under(host === undefined ? 'h/' : `h/${host}/`),
+      ...(limit === undefined ? {} : { limit }),
+    });
   }
 
   /** Marks open entries, read in this transaction, as about to leave: durable before their bytes do. Returns those that were not before. */
@@ -252,6 +255,7 @@ export class Outbox {
   defer(tx: StoreTransaction, id: MessageId, certain: boolean, cause: Cause): Sent | undefined {
     const row = this.get(id, tx);
     if (row === undefined || !senderMay(row.state, 'deferred') || row.acceptedAt !== null) return undefined;
+    if (certain && row.cancelRequested) return this.#step(tx, row, { state: 'cancelled', uncertain: false, cancelRequested: false, cause });
     return this.#step(tx, row, { state: 'deferred', uncertain: row.uncertain && !certain, cause });
   }
 
@@ -266,6 +270,7 @@ export class Outbox {
   unanswered(tx: StoreTransaction, id: MessageId, certain: boolean, cause: Cause): Sent | undefined {
     const row = this.get(id, tx);
     if (row === undefined || row.state !== 'forwarding') return undefined;
+    if (certain && row.cancelRequested) return this.#step(tx, row, { state: 'cancelled', uncertain: false, cancelRequested: false, cause });
     return this.#step(tx, row, certain ? { state: 'queued', uncertain: false, cause } : { cause });
   }
 

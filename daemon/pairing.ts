@@ -195,13 +195,18 @@ export class Pairing {
     return new AxError('not_found', 'no such invite');
   }
 
-  /** `ax host add`: by hand, needed on both sides. */
+  /** `ax host add`: by hand, needed on both sides. A known host gets one more address; AxError `invalid_state` under another name. */
   async add(params: { name: unknown; address: unknown; grants: unknown }): Promise<Peer> {
     const name = parseName(params.name, 'a host alias');
     const ref = parseHostAddress(params.address);
     const hostId = parseHostId(ref.id);
     if (hostId === this.#deps.self) throw new AxError('invalid_argument', "that is this host's own id");
-    return this.#store({ hostId, name, exactName: true, addresses: [ref.address], grants: parseGrants(params.grants) }, 'host.added');
+    const known = this.#deps.peers.get(hostId);
+    if (known !== undefined && known.name.toLowerCase() !== name.toLowerCase())
+      throw new AxError('invalid_state', `that host is already known as ${known.name}`, { fix: `ax host rename ${known.name} ${name}` });
+    const grants =
+      known !== undefined && (params.grants === undefined || params.grants === null) ? known.grants : parseGrants(params.grants);
+    return this.#store({ hostId, name, exactName: true, addresses: [ref.address], grants }, 'host.added');
   }
 
   async rename(params: { host: unknown; name: unknown }): Promise<Peer> {
@@ -286,6 +291,9 @@ export class Pairing {
         const invite = peers.invite(inviteId, tx);
         if (invite === undefined || (invite.usedBy !== null && invite.usedBy !== fresh.hostId))
           throw new AxError('invalid_state', 'the invite was used by another host');
+        // The same code again, its answer may have been lost: told what holds now, which its owner may have changed since.
+        const known = peers.get(fresh.hostId, tx);
+        if (invite.usedBy === fresh.hostId && known !== undefined) return known;
         peers.useInvite(tx, invite, fresh.hostId);
       }
       const added = peers.add(tx, { ...fresh, now: clock.now() });
@@ -293,7 +301,8 @@ export class Pairing {
       return added;
     });
     this.learn();
-    if (greeting.view(peer.hostId).connected) void greeting.greet(peer.hostId);
+    if (inviteId !== undefined) greeting.expect(peer.hostId);
+    else if (greeting.view(peer.hostId).connected) void greeting.greet(peer.hostId);
     else this.#deps.link.nudge(peer.hostId);
     return peer;
   }

@@ -40,9 +40,12 @@ const MAX_INVITES = 100;
 
 export class Peers {
   readonly #store: Store;
+  readonly #ownName: string;
 
-  constructor(store: Store) {
+  /** `ownName` is how this host calls itself: no other host may carry it here. */
+  constructor(store: Store, ownName: string) {
     this.#store = store;
+    this.#ownName = ownName;
   }
 
   get(hostId: string, reader: StoreReader = this.#store): Peer | undefined {
@@ -73,14 +76,11 @@ export class Peers {
     fresh: { hostId: HostId; name: string; exactName: boolean; addresses: readonly string[]; grants: readonly GrantAction[]; now: number },
   ): Peer {
     const known = this.get(fresh.hostId, tx);
-    const taken = new Set(
-      this.all(tx)
-        .filter((peer) => peer.hostId !== fresh.hostId)
-        .map((peer) => peer.name.toLowerCase()),
-    );
+    const others = this.all(tx).filter((peer) => peer.hostId !== fresh.hostId);
+    const taken = new Set([this.#ownName.toLowerCase(), ...others.map((peer) => peer.name.toLowerCase())]);
     let name = known !== undefined && !fresh.exactName ? known.name : fresh.name;
     if (taken.has(name.toLowerCase())) {
-      if (fresh.exactName) throw new AxError('invalid_state', `another host is already called ${name}`, { fix: 'choose another name' });
+      if (fresh.exactName) throw nameTaken(name);
       const base = name.slice(0, MAX_NAME_CHARS - 8);
       let number = 2;
       while (taken.has(`${base}-${number}`.toLowerCase())) number++;
@@ -103,8 +103,8 @@ export class Peers {
   rename(tx: StoreTransaction, hostId: HostId, name: string): Peer {
     const peer = this.get(hostId, tx);
     if (peer === undefined) throw new AxError('host_not_found', 'that host is not paired');
-    if (this.named(name, tx).some((other) => other.hostId !== hostId))
-      throw new AxError('invalid_state', `another host is already called ${name}`, { fix: 'choose another name' });
+    if (name.toLowerCase() === this.#ownName.toLowerCase() || this.named(name, tx).some((other) => other.hostId !== hostId))
+      throw nameTaken(name);
     const renamed = { ...peer, name };
     this.put(tx, renamed);
     return renamed;
@@ -138,4 +138,8 @@ export class Peers {
   useInvite(tx: StoreTransaction, invite: Invite, by: HostId): void {
     tx.put('invites', invite.id, pack({ ...invite, usedBy: by }));
   }
+}
+
+function nameTaken(name: string): AxError {
+  return new AxError('invalid_state', `another host, or this one, is already called ${name}`, { fix: 'choose another name' });
 }

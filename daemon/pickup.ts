@@ -17,6 +17,7 @@ import type { AxCommand } from '../protocol/notice.ts';
 import { parseWorkspace } from '../protocol/paths.ts';
 import { signReceipt } from '../protocol/receipt.ts';
 import type { SealKeys } from '../protocol/seal.ts';
+import { RECEIVER_ENDS } from '../protocol/states.ts';
 import type { Agents } from './agents.ts';
 import type { Clock, Random } from './clock/clock.ts';
 import type { Discovery } from './discovery.ts';
@@ -101,6 +102,7 @@ export class Pickup {
         .filter((other) => other.seq !== row.seq)
         .slice(0, LISTED)
         .map(waitingRow),
+      waiting_count: Math.max(0, inbox.countUnread(row.harness, row.workspace) - (RECEIVER_ENDS.has(after.state) ? 0 : 1)),
     };
   }
 

@@ -20,6 +20,8 @@ export class ProgressNews {
   readonly #inbox: Inbox;
   readonly #hasLiveSession: (harness: string, workspace: string) => boolean;
   readonly #waiting = new Map<HostId, Set<MessageId>>();
+  readonly #timers = new Set<() => void>();
+  #stopped = false;
 
   constructor(clock: Clock, inbox: Inbox, hasLiveSession: (harness: string, workspace: string) => boolean) {
     this.#clock = clock;
@@ -27,8 +29,17 @@ export class ProgressNews {
     this.#hasLiveSession = hasLiveSession;
   }
 
+  /** Nothing is told and the store is not read any more. */
+  stop(): void {
+    this.#stopped = true;
+    for (const cancel of this.#timers) cancel();
+    this.#timers.clear();
+    this.#waiting.clear();
+  }
+
   /** A message of `host` changed; `tell` gets it and whatever else changes until then. */
   add(host: HostId, id: MessageId, tell: (items: Progress[]) => void): void {
+    if (this.#stopped) return;
     const waiting = this.#waiting.get(host);
     if (waiting !== undefined) {
       waiting.add(id);
@@ -36,11 +47,13 @@ export class ProgressNews {
     }
     const ids = new Set([id]);
     this.#waiting.set(host, ids);
-    this.#clock.after(GATHER_MS, () => {
+    const cancel = this.#clock.after(GATHER_MS, () => {
+      this.#timers.delete(cancel);
       this.#waiting.delete(host);
       const items = [...ids].slice(0, MAX_PROGRESS_IDS).flatMap((one) => this.progressOf(host, one) ?? []);
       if (items.length > 0) tell(items);
     });
+    this.#timers.add(cancel);
   }
 
   /** The present state of a message that `sender` sent, for its eyes. */

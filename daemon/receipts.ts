@@ -1,11 +1,11 @@
 /**
  * The receipt outbox: signed receipts that the sender's host has not acknowledged yet.
  *
- * Owns the table `receipts`, ordered per host. A row is written in the transaction of the state it tells (pickup, expiry)
+ * Owns the table `receipts`: `HOST/SEQ` in order, `i/HOST/ID` to find one. A row is written in the transaction of the state it tells (pickup, expiry)
  * and removed only when the sender's host has said that it stored it. Acceptance is not here: it is the answer itself.
  */
 import type { HostId, MessageId } from '../protocol/ids.ts';
-import { nextSeq, pack, seqKey, under, unpack } from './store/rows.ts';
+import { nextSeq, NOTHING, pack, seqKey, under, unpack } from './store/rows.ts';
 import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
 
 export interface PendingReceipt {
@@ -23,7 +23,14 @@ export class Receipts {
   }
 
   add(tx: StoreTransaction, host: HostId, id: MessageId, signed: Uint8Array): void {
-    tx.put('receipts', `${host}/${seqKey(nextSeq(tx, 'receipts'))}`, pack({ id, signed }));
+    const key = `${host}/${seqKey(nextSeq(tx, 'receipts'))}`;
+    tx.put('receipts', key, pack({ id, signed }));
+    tx.put('receipts', `i/${host}/${id}`, NOTHING);
+  }
+
+  /** A receipt about this message waits for the host. */
+  has(host: HostId, id: MessageId, reader: StoreReader = this.#store): boolean {
+    return reader.get('receipts', `i/${host}/${id}`) !== undefined;
   }
 
   /** The oldest receipts that wait for a host. */
@@ -35,10 +42,12 @@ export class Receipts {
 
   done(tx: StoreTransaction, receipt: PendingReceipt): void {
     tx.remove('receipts', receipt.key);
+    tx.remove('receipts', `i/${receipt.key.slice(0, receipt.key.indexOf('/'))}/${receipt.id}`);
   }
 
   /** Drops what waits for a host that was removed. */
   drop(tx: StoreTransaction, host: HostId): void {
-    for (const entry of tx.range('receipts', under(`${host}/`))) tx.remove('receipts', entry.key);
+    for (const prefix of [`${host}/`, `i/${host}/`])
+      for (const entry of tx.range('receipts', under(prefix))) tx.remove('receipts', entry.key);
   }
 }

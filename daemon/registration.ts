@@ -39,7 +39,10 @@ export interface RegistrationDeps {
 export interface SetupResult {
   readonly agent: { readonly name: string; readonly harness: string; readonly workspace: string };
   readonly attachment: { readonly session_id: string; readonly state: string };
+  /** The oldest unread messages. */
   readonly waiting: readonly WaitingRow[];
+  /** How many there are in all. */
+  readonly waiting_count: number;
   readonly warnings: readonly string[];
   readonly next: string | null;
 }
@@ -85,12 +88,12 @@ export class Registration {
         isLive: (id) => discovery.isLive(id),
       });
       const opened = inbox.setAvailable(tx, session.harness, workspace, true);
-      const waiting = inbox.unread(session.harness, workspace, Number.MAX_SAFE_INTEGER, tx);
+      const waiting = inbox.unread(session.harness, workspace, LISTED, tx);
       if (attached.created) events.add(tx, { type: 'agent.registered', subject: attached.agent.name });
       events.add(tx, { type: 'agent.attached', subject: attached.agent.name, detail: session.sessionId });
       for (const row of opened) events.add(tx, { type: 'message.available', messageId: row.id, hostId: row.sender, state: 'available' });
-      notices.toldBySelf(tx, session.sessionId, waiting.at(-1)?.seq ?? 0, clock.now());
-      return { agent: attached.agent, opened, waiting };
+      notices.toldBySelf(tx, session.sessionId, inbox.newestUnread(session.harness, workspace, tx), clock.now());
+      return { agent: attached.agent, opened, waiting, waitingCount: inbox.countUnread(session.harness, workspace, tx) };
     });
     for (const row of result.opened) this.#deps.onMessage(row);
     this.#deps.onChanged(session.harness, workspace);
@@ -98,8 +101,9 @@ export class Registration {
     return {
       agent: { name: result.agent.name, harness: result.agent.harness, workspace },
       attachment: { session_id: session.sessionId, state: 'live' },
-      waiting: result.waiting.slice(0, LISTED).map(waitingRow),
-      warnings: this.#warnings(result.agent, session, result.waiting.length),
+      waiting: result.waiting.map(waitingRow),
+      waiting_count: result.waitingCount,
+      warnings: this.#warnings(result.agent, session, result.waitingCount),
       next: oldest === undefined ? null : fetchCommand(ax, oldest.id, workspace),
     };
   }

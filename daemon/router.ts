@@ -10,7 +10,7 @@ import type { QueuedMessage } from '../protocol/control.ts';
 import { SEAL_RANDOM_BYTES, sealMessage } from '../protocol/envelope.ts';
 import type { Headers, SealedMessage } from '../protocol/envelope.ts';
 import { AxError } from '../protocol/errors.ts';
-import { encodeSigned, sha256 } from '../protocol/hashtree.ts';
+import { encodeSigned } from '../protocol/hashtree.ts';
 import type { HostKey } from '../protocol/identity.ts';
 import { makeMessageId, parseLabel, parseMessageId, parseRequestKey } from '../protocol/ids.ts';
 import type { HostId, MessageId } from '../protocol/ids.ts';
@@ -22,6 +22,7 @@ import {
   MAX_RETENTION_MS,
   MAX_SUBJECT_BYTES,
 } from '../protocol/limits.ts';
+import { keyedDigest } from '../protocol/seal.ts';
 import type { SealKeys } from '../protocol/seal.ts';
 import type { MessageKind } from '../protocol/states.ts';
 import { refuseSelf } from './addressing.ts';
@@ -50,7 +51,9 @@ export interface RouterDeps {
   readonly events: Events;
   readonly pickup: Pickup;
   readonly requireRoom: () => void;
-  readonly isReady: (host: HostId) => boolean;
+  /** A new entry for this host may leave as soon as it is stored. */
+  readonly mayLeaveNow: (host: HostId) => boolean;
+  readonly isPaired: (host: HostId, reader: StoreReader) => boolean;
   readonly onQueued: (host: HostId, id: MessageId) => void;
   readonly onReceived: (row: Received) => void;
 }
@@ -65,9 +68,11 @@ interface Request {
 
 export class Router {
   readonly #deps: RouterDeps;
+  readonly #fingerprintKey: Uint8Array;
 
   constructor(deps: RouterDeps) {
     this.#deps = deps;
+    this.#fingerprintKey = deps.sealKeys.own('request fingerprint');
   }
 
   /** `ax send`. AxError as lifecycle.md, section 6. */
@@ -116,6 +121,7 @@ export class Router {
     const { clock, random } = this.#deps;
     const body = params['body'];
     if (!(body instanceof Uint8Array)) throw new AxError('invalid_argument', 'a body is missing');
+    // Not the folder the caller stands in: from which agent of it is origin, and a repeat from elsewhere is still the same request.
     const names = [
       'id',
       'host',
@@ -129,10 +135,10 @@ export class Router {
       'deadline_ms',
       'retention_ms',
       'agent',
-      'local_workspace',
     ];
     const facts = JSON.stringify(names.map((name) => params[name] ?? null));
-    const fingerprint = Buffer.from(sha256(Buffer.from(facts, 'utf8'), Uint8Array.of(0), body)).toString('hex');
+    // Keyed: a stolen copy of the store must not confirm guesses of a body.
+    const fingerprint = Buffer.from(keyedDigest(this.#fingerprintKey, Buffer.from(facts, 'utf8'), body)).toString('hex');
     return { key: parseRequestKey(params['request_id']), fingerprint, id: makeMessageId(clock.now(), random.bytes(10)) };
   }
 
@@ -150,7 +156,7 @@ export class Router {
         details: { message_id: row.id },
         fix: 'use another --request-id',
       });
-    return this.#answer(row, true, undefined, []);
+    return this.#answer(row, true, undefined, row.agent === null ? [OWNER_NOTE] : [], reader);
   }
 
   // --- the message -------------------------------------------------------------------------------------------------------
@@ -197,7 +203,7 @@ export class Router {
       { id: request.id, kind, to, sentAt: clock.now(), retentionMs, headers, body },
       random.bytes(SEAL_RANDOM_BYTES),
     );
-    const notes = sender === undefined ? ['sent as the owner of this host: nobody can reply to it'] : [];
+    const notes = sender === undefined ? [OWNER_NOTE] : [];
     const result = await store.write((tx) => {
       const replayed = this.#replay(request, tx);
       if (replayed !== undefined) return { replayed };
@@ -228,9 +234,11 @@ export class Router {
     facts: Omit<Parameters<Outbox['add']>[1], 'state' | 'local'>,
     sealed: SealedMessage,
   ): { sent: Sent; received: undefined } {
+    if (!this.#deps.isPaired(facts.host, tx))
+      throw new AxError('host_not_found', 'that host was removed meanwhile', { fix: 'ax host list' });
     const sent = this.#deps.outbox.add(
       tx,
-      { ...facts, state: this.#deps.isReady(facts.host) ? 'forwarding' : 'queued', local: false },
+      { ...facts, state: this.#deps.mayLeaveNow(facts.host) ? 'forwarding' : 'queued', local: false },
       sealed.pieces[0]!,
     );
     this.#deps.events.add(tx, { type: 'message.queued', messageId: facts.id, hostId: facts.host, state: 'queued' });
@@ -270,9 +278,9 @@ export class Router {
     return { sent, received: admission.row };
   }
 
-  #answer(row: Sent, replayed: boolean, live: boolean | undefined, notes: readonly string[]): QueuedMessage {
+  #answer(row: Sent, replayed: boolean, live: boolean | undefined, notes: readonly string[], reader?: StoreReader): QueuedMessage {
     const { naming, inbox, key } = this.#deps;
-    const local = row.local ? inbox.get(key.hostId, row.id) : undefined;
+    const local = row.local ? inbox.get(key.hostId, row.id, reader) : undefined;
     return {
       message_id: row.id,
       destination: {
@@ -293,12 +301,15 @@ export class Router {
   }
 }
 
+/** Told with every send that carries no reply address. */
+const OWNER_NOTE = 'sent as the owner of this host: nobody can reply to it';
+
 /** A span in ms out of a parameter: whole, at least 1 s, capped by refusal. */
 function span(value: unknown, what: string, fallback: number, max: number): number {
   if (value === undefined || value === null) return fallback;
   if (typeof value !== 'number' || !Number.isSafeInteger(value) || value < 1000)
     throw new AxError('invalid_argument', `${what} is at least 1 s`);
   if (value > max)
-    throw new AxError('invalid_argument', `${what} is at most ${Math.floor(max / 3_600_000)} h`, { details: { limit_ms: max } });
+    throw new AxError('invalid_argument', `${what} is at most ${Math.floor(max / 86_400_000)} days`, { details: { limit_ms: max } });
   return value;
 }

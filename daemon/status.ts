@@ -11,10 +11,13 @@ import { decode } from '../protocol/codec.ts';
 import { AxError } from '../protocol/errors.ts';
 import { readSigned } from '../protocol/hashtree.ts';
 import type { HostId } from '../protocol/ids.ts';
-import { DEFAULT_LIST_ROWS, MAX_LIST_ROWS, MIN_FREE_BYTES } from '../protocol/limits.ts';
+import { DEFAULT_LIST_ROWS, MAX_LIST_ROWS } from '../protocol/limits.ts';
 import { parseWorkspace } from '../protocol/paths.ts';
 import { RECEIVER_STATES, SENDER_STATES } from '../protocol/states.ts';
 import type { SealKeys } from '../protocol/seal.ts';
+import type { Agents } from './agents.ts';
+import { attention, openEntries } from './attention.ts';
+import { sentence } from './causes.ts';
 import type { Clock } from './clock/clock.ts';
 import type { Discovery } from './discovery.ts';
 import type { Event, Events } from './events.ts';
@@ -38,6 +41,7 @@ export interface StatusDeps {
   readonly greeting: Greeting;
   readonly discovery: Discovery;
   readonly peers: Peers;
+  readonly agents: Agents;
   readonly outbox: Outbox;
   readonly inbox: Inbox;
   readonly notices: Notices;
@@ -45,7 +49,7 @@ export interface StatusDeps {
   readonly daemon: () => DaemonStatus;
 }
 
-/** Rows looked at for the counts of the overview. */
+/** Unread rows looked at for the counts of the overview. */
 const TALLY = 10_000;
 
 export class Status {
@@ -74,101 +78,23 @@ export class Status {
   }
 
   overview(): AdminStatus {
-    const { store, outbox, inbox, notices, peers } = this.#deps;
-    const sent = { queued: 0, forwarding: 0, deferred: 0, uncertain: 0 };
-    for (const peer of peers.all()) {
-      for (const row of outbox.open(peer.hostId, 0, TALLY)) {
-        if (row.state === 'queued' || row.state === 'forwarding' || row.state === 'deferred') sent[row.state]++;
-        if (row.uncertain) sent.uncertain++;
-      }
-    }
+    const { store, inbox, notices } = this.#deps;
+    const open = openEntries(this.#deps);
     const status = store.status();
     return {
       daemon: this.#deps.daemon(),
       hosts: this.hosts(),
-      outbox: sent,
+      outbox: open.counts,
       inbox: inbox.tally(TALLY),
       notices: notices.counts(),
       store: { path: status.path, bytes: status.bytes, free_bytes: status.freeBytes, entries: status.entries },
-      attention: this.#attention(status.freeBytes),
+      attention: attention(this.#deps, status.freeBytes, open),
     };
-  }
-
-  #attention(freeBytes: number): AdminStatus['attention'] {
-    const { peers, greeting, outbox, inbox, discovery, naming } = this.#deps;
-    const found: { what: string; since: number | null; fix: string }[] = [];
-    if (freeBytes < MIN_FREE_BYTES)
-      found.push({ what: `only ${freeBytes} bytes are free: nothing new is accepted or queued`, since: null, fix: 'free some disk space' });
-    const copies = greeting.warnings();
-    for (const host of copies.copies)
-      found.push({
-        what: `the host id of ${naming.nameOf(host)} is alive in two places: its key was copied`,
-        since: null,
-        fix: 'stop one of the two and give it a new state folder',
-      });
-    if (copies.self !== undefined)
-      found.push({
-        what: `${naming.nameOf(copies.self.by)} sees this host's own id alive in two places: the key was copied`,
-        since: copies.self.at,
-        fix: 'stop one of the two and give it a new state folder',
-      });
-    for (const peer of peers.all()) {
-      const view = greeting.view(peer.hostId);
-      if (view.state === 'untrusted')
-        found.push({
-          what: `${peer.name} does not know this host`,
-          since: null,
-          fix: 'on that host: ax host add, or pair anew with an invite',
-        });
-      if (view.state === 'update_required')
-        found.push({
-          what: `${peer.name} runs an ax without a common protocol (${view.version ?? 'unknown'})`,
-          since: null,
-          fix: 'update ax on the older host',
-        });
-      if (view.state === 'wrong_peer')
-        found.push({
-          what: `another key answers at the address of ${peer.name}`,
-          since: null,
-          fix: `check the address: ax host show ${peer.name}`,
-        });
-      const oldest = outbox.open(peer.hostId, 0, 1)[0];
-      if (oldest !== undefined && view.state === 'down')
-        found.push({
-          what: `messages wait for ${peer.name}, which is not reachable`,
-          since: oldest.createdAt,
-          fix: `ax host ping ${peer.name}`,
-        });
-    }
-    for (const address of inbox.unreadAddresses().slice(0, 20)) {
-      const oldest = inbox.unread(address.harness, address.workspace, 1)[0];
-      if (oldest === undefined) continue;
-      const live = discovery.at(address.harness, address.workspace);
-      if (live.length === 0)
-        found.push({
-          what: `unread messages for ${address.workspace}, where no ${address.harness} session is live`,
-          since: oldest.receivedAt,
-          fix: 'start a session there; it is told by itself',
-        });
-      else if (oldest.notice?.outcome === 'withheld')
-        found.push({
-          what: `unread messages for ${address.workspace} wake nobody: several sessions could be meant`,
-          since: oldest.receivedAt,
-          fix: 'in one of them: ax messages list',
-        });
-      else if (oldest.notice?.outcome === 'held' || oldest.notice?.outcome === 'blocked')
-        found.push({
-          what: `a session in ${address.workspace} ${oldest.notice.outcome === 'held' ? 'holds' : 'refuses'} notices`,
-          since: oldest.notice.at,
-          fix: 'its user decides: approve it there, or set crossSessionInbound in the user settings',
-        });
-    }
-    return found;
   }
 
   /** Inbox or sent list, newest first. */
   async list(params: Readonly<Record<string, unknown>>): Promise<{ messages: MessageRow[]; scope: string }> {
-    const { inbox, outbox, naming, files } = this.#deps;
+    const { inbox, outbox, files } = this.#deps;
     const sent = params['sent'] === true;
     const limit = limitOf(params['limit']);
     const states: readonly string[] = sent ? SENDER_STATES : RECEIVER_STATES;
@@ -177,21 +103,49 @@ export class Status {
       throw new AxError('invalid_argument', `a state is one of ${states.join(', ')}`);
     const typed = params['workspace'] === undefined || params['workspace'] === null ? undefined : parseWorkspace(params['workspace']);
     const workspace = typed === undefined ? undefined : ((await files.canonicalFolder(typed)) ?? typed);
-    const start = params['before'] === undefined || params['before'] === null ? undefined : naming.message(params['before'], 'any');
+    let before = this.#before(params['before'], sent);
+    const isWanted = this.#filter(state ?? undefined, workspace);
     const rows: MessageRow[] = [];
-    let before = sent ? start?.sent?.seq : start?.received?.seq;
     for (;;) {
       const page: readonly (Sent | Received)[] = sent ? outbox.page(before, 200) : inbox.page(before, 200);
-      for (const row of page) {
-        const shown = 'host' in row ? this.#sentRow(row) : this.#receivedRow(row);
-        if ((state ?? shown.state) === shown.state && (workspace ?? shown.workspace) === shown.workspace) rows.push(shown);
-        if (rows.length >= limit) break;
-      }
+      // Opening the sealed headers costs far more than reading a row: only what is shown is opened.
+      for (const row of page.filter(isWanted).slice(0, limit - rows.length))
+        rows.push('host' in row ? this.#sentRow(row) : this.#receivedRow(row));
       const last = page.at(-1);
       if (rows.length >= limit || page.length < 200 || last === undefined) break;
       before = last.seq;
     }
     return { messages: rows, scope: workspace ?? 'all workspaces of this host' };
+  }
+
+  /** The sequence a list goes on below. AxError `invalid_argument` for a message of the other list. */
+  #before(id: unknown, sent: boolean): number | undefined {
+    if (id === undefined || id === null) return undefined;
+    const found = this.#deps.naming.message(id, 'any');
+    const row = sent ? found.sent : found.received;
+    if (row !== undefined) return row.seq;
+    const known = found.sent ?? found.received;
+    throw new AxError(
+      'invalid_argument',
+      sent
+        ? `message ${known?.id} was received here; the list of what was sent goes on before a message that was sent from here`
+        : `message ${known?.id} was sent from here; the list of what was received goes on before a message that was received here`,
+    );
+  }
+
+  /** Which rows are listed: in a state, and received for a workspace or sent from it. */
+  #filter(state: string | undefined, workspace: string | undefined): (row: Sent | Received) => boolean {
+    const folders = new Map<string, string | undefined>();
+    const folderOf = (agent: string): string | undefined => {
+      if (!folders.has(agent)) folders.set(agent, this.#deps.agents.named(agent)?.workspace);
+      return folders.get(agent);
+    };
+    return (row) => {
+      if (state !== undefined && row.state !== state) return false;
+      if (workspace === undefined) return true;
+      if (!('host' in row)) return row.workspace === workspace;
+      return row.origin.workspace === workspace || (row.agent !== null && folderOf(row.agent) === workspace);
+    };
   }
 
   #headers(signed: Uint8Array): Headers {
@@ -256,7 +210,7 @@ export class Status {
       fetched_at: row.fetchedAt,
       stored_as: row.storedAs,
       live_session: row.receiver?.liveSession ?? null,
-      cause: row.cause,
+      cause: row.cause === null ? null : { ...row.cause, message: sentence(row.cause, naming.nameOf(row.host), row.to.workspace) },
       destination: {
         host_id: row.host,
         host: naming.nameOf(row.host),
@@ -287,7 +241,7 @@ export class Status {
       handed_out_at: row.handedOutAt,
       fetched_at: row.fetchedAt,
       stored_as: row.storedAs,
-      live_session: discovery.at(row.harness, row.workspace).length > 0,
+      live_session: discovery.hasReachable(row.harness, row.workspace),
       cause: null,
       destination: { host_id: self, host: 'Localhost', harness: row.harness, workspace: row.workspace, session_id: row.hint },
       from: naming.party(headers.from?.name, row.sender),

@@ -11,6 +11,10 @@ import { MAX_FRAME_BYTES } from './limits.ts';
 export const CHANNEL_HEADER_BYTES = 5;
 /** Largest frame on a stream, bytes: a payload of MAX_FRAME_BYTES and this header. */
 export const MAX_CHANNEL_FRAME_BYTES = MAX_FRAME_BYTES + CHANNEL_HEADER_BYTES;
+/** Largest payload on the hello channel, whoever sends it, bytes. */
+export const MAX_HELLO_BYTES = 4 * 1024;
+/** Largest payload on the wire channel from a host that is not paired, bytes: a try to pair is far smaller. */
+export const MAX_STRANGER_BYTES = 16 * 1024;
 /** Largest request number; a stream that has used it up is replaced by a new one. */
 export const MAX_REQUEST_NUMBER = 0xffffffff;
 

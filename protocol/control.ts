@@ -190,7 +190,10 @@ export interface FetchedMessage {
   /** `session`: this fetch counts as pickup once confirmed. `owner`: it changes nothing. */
   readonly by: 'session' | 'owner';
   readonly workspace: string;
+  /** The oldest other unread messages. */
   readonly waiting: readonly WaitingRow[];
+  /** How many other unread messages there are in all; an older daemon does not tell. */
+  readonly waiting_count?: number;
 }
 
 export interface HistoryRow {

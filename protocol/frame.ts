@@ -40,18 +40,19 @@ export function frameHeader(payloadBytes: number, maxBytes: number = MAX_FRAME_B
 /**
  * The payloads of the frames in `source`, each 1 to `maxBytes` long, in order. Ends when the source ends between two
  * frames. Throws AxError `protocol_violation` for a bad length or an end inside a frame. Pulls only when pulled, so the
- * source's own back-pressure reaches its writer.
+ * source's own back-pressure reaches its writer. A `maxBytes` that may change is a function, asked at each length.
  */
 export async function* readFrames(
   source: AsyncIterable<Uint8Array | Uint8ArrayList>,
-  maxBytes: number = MAX_FRAME_BYTES,
+  maxBytes: number | (() => number) = MAX_FRAME_BYTES,
 ): AsyncGenerator<Uint8Array, void, undefined> {
   // The library notices an end inside length or payload, but not one exactly between the two: this flag does.
   let payloadDue = false;
+  const limit = typeof maxBytes === 'number' ? (): number => maxBytes : maxBytes;
   const options = {
-    lengthDecoder: lengthDecoder(),
+    lengthDecoder: lengthDecoder(limit),
     maxLengthLength: FRAME_HEADER_BYTES,
-    maxDataLength: maxBytes,
+    maxDataLength: Number.MAX_SAFE_INTEGER, // the decoder of lengths refuses what is too long
     onLength: () => void (payloadDue = true),
     onData: () => void (payloadDue = false),
   };
@@ -59,25 +60,26 @@ export async function* readFrames(
   try {
     for await (const frame of frames) yield frame.subarray();
   } catch (error) {
-    throw asViolation(error, maxBytes);
+    throw asViolation(error);
   }
   if (payloadDue) throw new AxError('protocol_violation', 'the bytes end inside a frame');
 }
 
-function lengthDecoder(): LengthDecoderFunction {
+function lengthDecoder(limit: () => number): LengthDecoderFunction {
   const read = (buffer: Uint8ArrayList): number => {
     // The library takes a RangeError as "not enough bytes yet".
     if (buffer.byteLength < FRAME_HEADER_BYTES) throw new RangeError('length not complete');
     const length = buffer.getUint32(0);
     if (length === 0) throw new AxError('protocol_violation', 'a frame of no bytes');
+    if (length > limit()) throw new AxError('protocol_violation', `a frame over the limit of ${limit()} bytes`);
     return length;
   };
   return Object.assign(read, { bytes: FRAME_HEADER_BYTES });
 }
 
-function asViolation(error: unknown, maxBytes: number): unknown {
+function asViolation(error: unknown): unknown {
   const code = error instanceof Error && 'code' in error ? error.code : undefined;
   if (error instanceof AxError || typeof code !== 'string' || !LIBRARY_FAULTS.has(code)) return error;
-  const message = code === 'ERR_UNEXPECTED_EOF' ? 'the bytes end inside a frame' : `a frame over the limit of ${maxBytes} bytes`;
+  const message = code === 'ERR_UNEXPECTED_EOF' ? 'the bytes end inside a frame' : 'a length that cannot be read';
   return new AxError('protocol_violation', message, { cause: error });
 }

@@ -54,10 +54,14 @@ export function parseMessageId(value: unknown): MessageId {
   throw new AxError('invalid_argument', 'a message id is 26 characters of 0-9 and a-z without i, l, o, u');
 }
 
-/** A message id or its beginning (4 characters at least), as people type it. */
+/** A message id or its beginning (4 characters at least), as people type it: in either case of letters, returned in lower case. */
 export function parseMessageIdPrefix(value: unknown): string {
-  if (typeof value === 'string' && MESSAGE_ID_PREFIX.test(value)) return value;
-  throw new AxError('invalid_argument', 'a message id is 26 characters of 0-9 and a-z without i, l, o, u; its first 4 or more will do');
+  const typed = typeof value === 'string' && /^[0-9a-z]+$/i.test(value) ? value.toLowerCase() : '';
+  if (MESSAGE_ID_PREFIX.test(typed)) return typed;
+  throw new AxError(
+    'invalid_argument',
+    'a message id is 26 characters of 0-9 and a-z without i, l, o, u, the first one 0-7; its first 4 or more will do',
+  );
 }
 
 /** A session's UUID, lower case. */

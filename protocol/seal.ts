@@ -6,7 +6,7 @@
  * hosts, index, count). Randomness is an argument; a content key is never used for two messages.
  * Limit, stated in the threat model: the keys are static, so either host's key opens the pair's stored mail.
  */
-import { createCipheriv, createDecipheriv, hkdfSync } from 'node:crypto';
+import { createCipheriv, createDecipheriv, createHmac, hkdfSync } from 'node:crypto';
 import { ed25519 } from '@noble/curves/ed25519.js';
 import nacl from 'tweetnacl';
 import { AxError } from './errors.ts';
@@ -43,6 +43,11 @@ export class SealKeys {
     this.#secret = ed25519.utils.toMontgomerySecret(key.seed);
   }
 
+  /** A key that only this host can make, for what it stores about secrets of its own. */
+  own(label: string): Uint8Array {
+    return new Uint8Array(hkdfSync('sha256', this.#secret, new Uint8Array(0), `ax/1 own ${label}`, KEY_BYTES));
+  }
+
   /** The key that wraps content keys between this host and `other`. */
   with(other: HostId): Uint8Array {
     const known = this.#shared.get(other);
@@ -52,6 +57,13 @@ export class SealKeys {
     this.#shared.set(other, derived);
     return derived;
   }
+}
+
+/** HMAC-SHA-256 of the parts, each preceded by its length. */
+export function keyedDigest(key: Uint8Array, ...parts: readonly Uint8Array[]): Uint8Array {
+  const hmac = createHmac('sha256', key);
+  for (const part of parts) hmac.update(`${part.length}:`).update(part);
+  return new Uint8Array(hmac.digest());
 }
 
 /** Wraps the content key for the pair. `random` holds SEAL_RANDOM_BYTES: content key, then nonce. */

@@ -11,8 +11,8 @@ import { fingerprint } from '../../protocol/identity.ts';
 import type { HostId } from '../../protocol/ids.ts';
 import { MAX_LIST_ROWS, MAX_POLL_MS } from '../../protocol/limits.ts';
 import type { AxCommand } from '../../protocol/notice.ts';
-import { SENDER_ENDS } from '../../protocol/states.ts';
-import type { SenderState } from '../../protocol/states.ts';
+import { RECEIVER_ENDS, SENDER_ENDS } from '../../protocol/states.ts';
+import type { ReceiverState, SenderState } from '../../protocol/states.ts';
 import { AX_VERSION, CONTROL_PROTOCOL } from '../../protocol/version.ts';
 import type { Actor } from '../addressing.ts';
 import type { Agents } from '../agents.ts';
@@ -57,7 +57,11 @@ export interface MethodDeps {
   readonly router: Router;
   readonly status: Status;
   readonly exchange: Exchange;
+  /** Where others are told to dial this host. */
+  readonly ownAddresses: () => readonly string[];
   readonly daemonStatus: () => DaemonStatus;
+  /** False once the daemon is about to stop. */
+  readonly isOpen: () => boolean;
   readonly onStop: () => void;
 }
 
@@ -75,7 +79,7 @@ export function makeMethods(deps: MethodDeps): Record<Method, Handler> {
       host_id: deps.self,
       name: daemonStatus().name,
       fingerprint: fingerprint(deps.self),
-      addresses: deps.link.status().listen.map((address) => `${address}/p2p/${deps.self}`),
+      addresses: deps.ownAddresses().map((address) => `${address}/p2p/${deps.self}`),
     }),
     'host.invite': (params) => pairing.invite({ grants: params['grants'], ttlMs: params['ttl_ms'] }),
     'host.join': (params) => pairing.join({ code: params['code'], name: params['name'], grants: params['grants'] }),
@@ -164,12 +168,16 @@ async function wait(deps: MethodDeps, params: Params): Promise<Record<string, un
   const end = clock.monotonic() + Math.min(asked, MAX_POLL_MS);
   for (;;) {
     const now = status.message(params['id']);
-    const accepted = now.side === 'local' || now.state === 'accepted' || now.state === 'fetched';
+    const accepted =
+      now.side === 'local'
+        ? !RECEIVER_ENDS.has(now.state as ReceiverState) || now.state === 'fetched'
+        : now.state === 'accepted' || now.state === 'fetched';
     const reached = until === 'accepted' ? accepted : now.state === 'fetched';
     const over = !reached && SENDER_ENDS.has(now.state as SenderState);
     const left = end - clock.monotonic();
     if (reached || over || left <= 0) return { ...now, reached };
     await events.next(left);
+    requireOpen(deps);
   }
 }
 
@@ -235,7 +243,13 @@ async function events(deps: MethodDeps, params: Params): Promise<Record<string, 
     const left = end - deps.clock.monotonic();
     if (rows.length > 0 || left <= 0) return { events: rows.map(eventRow), next_seq: rows.at(-1)?.seq ?? since, oldest_seq: log.oldest() };
     await log.next(left);
+    requireOpen(deps);
   }
+}
+
+/** Ends a long poll when the daemon is about to stop. */
+function requireOpen(deps: MethodDeps): void {
+  if (!deps.isOpen()) throw new AxError('shutting_down', 'the daemon is stopping');
 }
 
 function numberOf(value: unknown, what: string, min: number, max: number, fallback: number): number {

@@ -32,6 +32,7 @@ class Box {
       messages: [{ sender: A, id: idOf(1) }],
       at: AT,
       ran: this.bed.running(),
+      paidBy: A,
     };
     return this.bed.write((tx) => this.notices.begin(tx, attempt, attempts, told));
   }
@@ -56,7 +57,7 @@ test('an attempt is unverified from the moment it begins, also after a crash', a
   await box.begin('n1', 's1', 2, 7);
   const again = new Notices(await box.bed.reopen(), box.bed.running);
   assert.equal(again.attempt('n1')?.outcome, 'unverified');
-  assert.deepEqual(again.standing('s1'), { noticeId: 'n1', outcome: 'unverified', attempts: 2, told: 7, at: AT, ran: 0 });
+  assert.deepEqual(again.standing('s1'), { noticeId: 'n1', outcome: 'unverified', attempts: 2, failures: 0, told: 7, at: AT, ran: 0 });
   assert.deepEqual(again.counts(), {});
 });
 
@@ -67,6 +68,36 @@ test('an outcome is kept with its attempt, shown in what stands, and counted', a
   assert.deepEqual([box.notices.attempt('n1')?.outcome, box.notices.standing('s1')?.outcome], ['held', 'held']);
   assert.equal((await box.settle('n1', 'approved'))?.outcome, 'approved');
   assert.deepEqual(box.notices.counts(), { held: 1, approved: 1 });
+});
+
+test('an attempt that reached nothing is no attempt: it is counted apart and given back to the budget that paid for it', async () => {
+  const box = await emptyBox();
+  assert.equal(await box.spend(NOTICE_BURST), NOTICE_BURST);
+  const shown = (): unknown[] => {
+    const standing = box.notices.standing('s1');
+    return [standing?.attempts, standing?.failures, box.notices.untilBudget(A, 'claude', '/w') === 0];
+  };
+  await box.begin('n1');
+  await box.settle('n1', 'failed');
+  assert.deepEqual(shown(), [0, 1, true]);
+  await box.settle('n1', 'failed');
+  assert.deepEqual([...shown(), await box.spend(5)], [0, 1, true, 1]);
+  await box.begin('n2', 's1', 1);
+  await box.settle('n2', 'failed');
+  assert.deepEqual(shown(), [0, 2, true]);
+  await box.begin('n3', 's1', 1);
+  await box.settle('n3', 'written');
+  assert.deepEqual(shown(), [1, 0, true]);
+});
+
+test('a budget given back is never more than the burst', async () => {
+  const box = await emptyBox();
+  await box.spend(1);
+  await box.begin('n1');
+  await box.begin('n2');
+  await box.settle('n1', 'failed');
+  await box.settle('n2', 'failed');
+  assert.equal(await box.spend(NOTICE_BURST + 5), NOTICE_BURST);
 });
 
 test('a late outcome of an earlier attempt does not change what stands now', async () => {
@@ -91,7 +122,15 @@ test('a session that asked by itself has nothing outstanding', async () => {
   await box.begin('n1');
   box.bed.clock.pass(1000);
   await box.bed.write((tx) => box.notices.toldBySelf(tx, 's1', 9, AT + 1));
-  assert.deepEqual(box.notices.standing('s1'), { noticeId: null, outcome: 'approved', attempts: 1, told: 9, at: AT + 1, ran: 1000 });
+  assert.deepEqual(box.notices.standing('s1'), {
+    noticeId: null,
+    outcome: 'approved',
+    attempts: 1,
+    failures: 0,
+    told: 9,
+    at: AT + 1,
+    ran: 1000,
+  });
   await box.settle('n1', 'denied');
   assert.equal(box.notices.standing('s1')?.outcome, 'approved');
 });

@@ -330,11 +330,11 @@ test('what may have left asks the receiver, and is not forwarded into the cancel
   await box.cancel(1);
   assert.equal(box.is(1), 'forwarding? c');
   assert.deepEqual(
-    box.outbox.cancels(B, 9).map((row) => row.id),
+    box.outbox.cancels(B, 0, 9).map((row) => row.id),
     [idOf(1)],
   );
   await box.receipt(1, 'cancelled');
-  assert.deepEqual([box.is(1), box.row(1).acceptedAt, box.outbox.cancels(B, 9)], ['cancelled', null, []]);
+  assert.deepEqual([box.is(1), box.row(1).acceptedAt, box.outbox.cancels(B, 0, 9)], ['cancelled', null, []]);
 });
 
 test('a cancel that lost the race shows why and leaves the message on its way to pickup', async () => {
@@ -356,7 +356,7 @@ test('a cancel whose answer never comes stays asked through the deadline and end
   await box.cancel(1);
   box.bed.clock.pass(3 * DAY);
   await box.expire(1);
-  assert.deepEqual([box.is(1), box.outbox.cancels(B, 9).length], ['expired? c', 1]);
+  assert.deepEqual([box.is(1), box.outbox.cancels(B, 0, 9).length], ['expired? c', 1]);
   await box.receipt(1, 'cancelled');
   assert.equal(box.is(1), 'cancelled');
 });
@@ -437,7 +437,7 @@ test('removing a host ends its entries: cancelled when they never left, else exp
     [1, 2, 3, 4].map((n) => box.is(n)),
     ['cancelled', 'expired?', 'expired?', 'queued'],
   );
-  assert.deepEqual([box.outbox.countOpen(B), box.outbox.cancels(B, 9)], [0, []]);
+  assert.deepEqual([box.outbox.countOpen(B), box.outbox.cancels(B, 0, 9)], [0, []]);
 });
 
 test('pages and walks give each entry once, newest or oldest first', async () => {

@@ -3,6 +3,7 @@
  */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { MAX_INVITE_TTL_MS } from '../../protocol/limits.ts';
 import { Peers } from '../../daemon/peers.ts';
 import type { Invite, Peer } from '../../daemon/peers.ts';
 import { hostKeyFromSeed } from '../../protocol/identity.ts';
@@ -21,7 +22,7 @@ class Box {
 
   constructor(bed: Bed) {
     this.bed = bed;
-    this.peers = new Peers(bed.store);
+    this.peers = new Peers(bed.store, 'home');
   }
 
   add(hostId: HostId, name: string, change: Partial<Parameters<Peers['add']>[1]> = {}): Promise<Peer> {
@@ -119,6 +120,18 @@ test('an invite that is used names its user and is found again', async () => {
   assert.equal(box.peers.invite('i2'), undefined);
 });
 
+test('no other host is ever called like this one', async () => {
+  const box = await emptyBox();
+  const added = await box.bed.write((tx) =>
+    box.peers.add(tx, { hostId: BOB.hostId, name: 'Home', exactName: false, addresses: [], grants: [], now: 0 }),
+  );
+  assert.equal(added.name, 'Home-2');
+  await assert.rejects(
+    box.bed.write((tx) => box.peers.rename(tx, BOB.hostId, 'home')),
+    refusal('invalid_state'),
+  );
+});
+
 test('open invites are bounded, and expired ones make room', async () => {
   const box = await emptyBox();
   await box.bed.write((tx) => {
@@ -128,8 +141,10 @@ test('open invites are bounded, and expired ones make room', async () => {
   await assert.rejects(box.invite('more', { expires: 5000 }), refusal('limit'));
   box.bed.clock.pass(1000);
   await box.invite('more', { expires: 5000 });
-  assert.equal(box.peers.invite('i0'), undefined);
-  assert.notEqual(box.peers.invite('i1'), undefined);
+  assert.notEqual(box.peers.invite('i0'), undefined, 'kept for a while, so that it is told as expired');
+  box.bed.clock.pass(MAX_INVITE_TTL_MS);
+  await box.invite('later', { expires: MAX_INVITE_TTL_MS + 9000 });
+  assert.deepEqual([box.peers.invite('i0'), box.peers.invite('i1')?.id], [undefined, 'i1']);
 });
 
 test('a removed host is gone, and the invite it had used does not let it in again', async () => {

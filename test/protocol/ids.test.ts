@@ -109,8 +109,14 @@ test('a message id of another length, case or alphabet is refused, and a prefix 
     if (length < 4) assert.throws(() => ids.parseMessageIdPrefix(ID.slice(0, length)), invalid);
     else assert.equal(ids.parseMessageIdPrefix(ID.slice(0, length)), ID.slice(0, length));
   }
-  for (const value of ['06c1~', '06c1/', '06c1\uffff', '06C1', '8000', null, 4])
+  for (const value of ['06c1~', '06c1/', '06c1\uffff', '8000', '\u212a6c1', null, 4])
     assert.throws(() => ids.parseMessageIdPrefix(value), invalid);
+  assert.throws(() => ids.parseMessageIdPrefix('8000'), /the first one 0-7/);
+});
+
+test('an id typed in upper case is read as the same id', () => {
+  assert.equal(ids.parseMessageIdPrefix(ID.toUpperCase()), ID);
+  assert.equal(ids.parseMessageIdPrefix('06C1'), '06c1');
 });
 
 test('a UUID made here is of version 4 and is read as a session id', () => {

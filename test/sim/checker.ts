@@ -309,6 +309,7 @@ export class Checker implements Watcher {
       for (const row of disk.allSent()) {
         this.#moved(host, 'sender', row.id, row.state);
         if (row.uncertain) this.fleet.count('uncertain');
+        if (row.cause?.code === 'untrusted_peer') this.fleet.count('held for a host that does not know this one');
         if (row.cancelRequested) this.fleet.count('cancel_requested');
         const there = disks.get(this.fleet.host(row.host))!;
         const known = there.seen(host.id, row.id);

@@ -47,7 +47,7 @@ export const REQUIRED: readonly string[] = [
   'agent.remove ok',
   'deliver answered not_found',
   'deliver answered grant_missing',
-  'deliver answered untrusted_peer',
+  'held for a host that does not know this one',
   'deliver answered store_full',
   'partition',
   'one-way partition',

@@ -97,7 +97,8 @@ test('a grant given later delivers what was refused for now, within the longest 
       const id = await bed.send(a, b, 'k');
       await bed.until(a, id, 'deferred');
       assert.equal((await bed.status(a, id)).cause?.code, 'grant_missing');
-      await fleet.call(b, 'host.add', { name: a.name, address: `${fleet.network.addressOf(a.id)}/p2p/${a.id}` });
+      const address = `${fleet.network.addressOf(a.id)}/p2p/${a.id}`;
+      await fleet.call(b, 'host.add', { name: a.name, address, grants: ['read', 'write', 'notify'] });
       const from = world.time;
       await bed.until(a, id, 'accepted');
       assert.ok(world.time - from <= 301_000, `${world.time - from} ms`);

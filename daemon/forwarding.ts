@@ -1,0 +1,155 @@
+/**
+ * Forwarding: messages from the outbox to their hosts, oldest first, a bounded window at a time.
+ *
+ * Owns one delivery attempt and what its end means for the entry. `uncertain` is durable before bytes leave and ends only with
+ * a signed receipt, or when no copy can be on its way. A host that does not know this one is sent no bodies: what waits for it says so.
+ */
+import { decode } from '../protocol/codec.ts';
+import type { Fields } from '../protocol/codec.ts';
+import { AxError, toAxError } from '../protocol/errors.ts';
+import { readSigned } from '../protocol/hashtree.ts';
+import type { HostId, MessageId } from '../protocol/ids.ts';
+import { FORWARD_WINDOW } from '../protocol/limits.ts';
+import type { WireRequest } from '../protocol/wire.ts';
+import type { Clock } from './clock/clock.ts';
+import type { Events } from './events.ts';
+import type { Lane } from './lane.ts';
+import type { Log } from './log.ts';
+import type { Cause, Outbox, Sent } from './outbox.ts';
+import type { Store, StoreReader } from './store/store.ts';
+
+export interface ForwardingDeps {
+  readonly store: Store;
+  readonly clock: Clock;
+  readonly log: Log;
+  readonly outbox: Outbox;
+  readonly events: Events;
+  readonly running: () => number;
+  readonly request: (host: HostId, request: WireRequest) => Promise<Fields>;
+  /** Verifies and stores the receipt in an answer. */
+  readonly takeReceipt: (host: HostId, fields: Fields) => Promise<void>;
+  /** An attempt has ended: there may be room for the next. */
+  readonly onEnd: (host: HostId) => void;
+}
+
+export class Forwarding {
+  readonly #deps: ForwardingDeps;
+
+  constructor(deps: ForwardingDeps) {
+    this.#deps = deps;
+  }
+
+  /** Lets the oldest entries leave, as many as the window has room for. Resolves when they are on their way. */
+  async push(host: HostId, lane: Lane): Promise<void> {
+    const { outbox, store, events } = this.#deps;
+    if (this.#due(host, lane, store).length === 0) return;
+    const picked = await store.write((tx) => {
+      const due = this.#due(host, lane, tx);
+      for (const row of due) if (!row.uncertain) lane.untouched.add(row.id);
+      for (const row of outbox.leaving(tx, due))
+        if (row.cause === null) events.add(tx, { type: 'message.forwarding', messageId: row.id, hostId: host, state: row.state });
+      return due;
+    });
+    for (const row of picked) {
+      lane.inFlight.add(row.id);
+      void this.#attempt(host, lane, row.id).finally(() => {
+        lane.inFlight.delete(row.id);
+        this.#deps.onEnd(host);
+      });
+    }
+  }
+
+  /** The host does not know this one: everything that waits for it says so, once. */
+  async holdUntrusted(host: HostId): Promise<void> {
+    const { outbox, store, events, clock } = this.#deps;
+    const error = new AxError('untrusted_peer', 'that host does not know this one: its owner has not paired it');
+    const isNews = (row: Sent): boolean => row.cause?.code !== error.code || row.state !== 'deferred';
+    for (let after = 0; ;) {
+      const rows = outbox.open(host, after, FORWARD_WINDOW);
+      if (rows.length === 0) return;
+      after = rows.at(-1)!.seq;
+      if (!rows.some(isNews)) continue;
+      await store.write((tx) => {
+        for (const row of rows.filter(isNews)) {
+          const held = outbox.defer(tx, row.id, false, causeOf(error, clock.now()));
+          if (held !== undefined)
+            events.add(tx, { type: 'message.deferred', messageId: row.id, hostId: host, state: 'deferred', detail: error.code });
+        }
+      });
+    }
+  }
+
+  /** The oldest entries that may leave now, no more than the window has room for. */
+  #due(host: HostId, lane: Lane, reader: StoreReader): Sent[] {
+    const due: Sent[] = [];
+    for (let after = 0, room = FORWARD_WINDOW - lane.inFlight.size; due.length < room;) {
+      const rows = this.#deps.outbox.open(host, after, FORWARD_WINDOW, reader);
+      if (rows.length === 0) break;
+      after = rows.at(-1)!.seq;
+      const fit = rows.filter((row) => !row.cancelRequested && row.deadline > this.#deps.running() && lane.isDue(row.id));
+      due.push(...fit.slice(0, room - due.length));
+    }
+    return due;
+  }
+
+  /** One delivery attempt; never rejects. */
+  async #attempt(host: HostId, lane: Lane, id: MessageId): Promise<void> {
+    const { outbox, log } = this.#deps;
+    try {
+      const row = outbox.get(id);
+      const body = outbox.body(id);
+      if (row === undefined || body === undefined || row.state !== 'forwarding') return;
+      const envelope = readSigned(decode(row.signed), 'an envelope');
+      try {
+        await this.#deps.takeReceipt(host, await this.#deps.request(host, { type: 'deliver', envelope, pieces: [body] }));
+        lane.forget(id);
+        lane.messages.reset();
+        lane.all.reset();
+      } catch (error) {
+        await this.#failed(host, lane, id, toAxError(error));
+      }
+    } catch (error) {
+      log.error('outbox not updated', { host, message: id, reason: toAxError(error).message });
+      lane.all.begin();
+    }
+  }
+
+  /** What the end of an attempt without a receipt means: refused for good, not now, or unknown. */
+  async #failed(host: HostId, lane: Lane, id: MessageId, failed: AxError): Promise<void> {
+    const { outbox, store, events, clock } = this.#deps;
+    const cause = causeOf(failed, clock.now());
+    const refused = refusedClass(failed);
+    const certain = lane.untouched.has(id) && (refused !== undefined || failed.details?.['sent'] === false);
+    if (!certain) lane.untouched.delete(id);
+    if (refused === undefined) lane.all.begin();
+    else if (refused === 'deferred' && failed.code === 'grant_missing') lane.postpone(id);
+    else if (refused === 'deferred') lane.messages.begin(Number(failed.details?.['retry_after_ms'] ?? 0));
+    const next = await store.write((tx) => {
+      const before = outbox.get(id, tx);
+      const after =
+        refused === 'rejected'
+          ? outbox.refuse(tx, id, cause)
+          : refused === 'deferred'
+            ? outbox.defer(tx, id, certain, cause)
+            : outbox.unanswered(tx, id, certain, cause);
+      const isTold =
+        after?.state === 'refused' || after?.state === 'cancelled' || (after?.state === 'deferred' && before?.cause?.code !== cause.code);
+      if (after !== undefined && isTold)
+        events.add(tx, { type: `message.${after.state}`, messageId: id, hostId: host, state: after.state, detail: cause.code });
+      return after;
+    });
+    if (next?.state === 'refused' || next?.state === 'cancelled') lane.forget(id);
+  }
+}
+
+/** How the peer refused, when the error is the peer's own answer. */
+export function refusedClass(error: unknown): 'deferred' | 'rejected' | undefined {
+  const refused = error instanceof AxError ? error.details?.['refused'] : undefined;
+  return refused === 'deferred' || refused === 'rejected' ? refused : undefined;
+}
+
+/** Why an attempt did not end in acceptance, for the status page. */
+export function causeOf(error: unknown, at: number): Cause {
+  const failed = toAxError(error);
+  return { code: failed.code, message: failed.message, at };
+}

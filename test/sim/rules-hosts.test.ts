@@ -1,0 +1,190 @@
+/** Directed worlds, one rule each: what a host does towards one that is full, does not know it, or knows too much. */
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { inWorld } from './bed.ts';
+import type { Bed } from './bed.ts';
+import type { Host } from './fleet.ts';
+
+const addressOf = (bed: Bed, host: Host): string => `${bed.fleet.network.addressOf(host.id)}/p2p/${host.id}`;
+const hostsOf = async (bed: Bed, host: Host): Promise<{ name: string; state: string; grants: string[] }[]> =>
+  (await bed.fleet.call(host, 'host.list', {}))['hosts'] as { name: string; state: string; grants: string[] }[];
+
+test('however many cancels wait, all of them are decided when the host is back', async () => {
+  await inWorld(21, async (bed) => {
+    const { a, b, fleet } = bed;
+    const ids: string[] = [];
+    for (let n = 0; n < 100; n++) ids.push(await bed.send(a, b, `k${n}`));
+    for (const id of ids) await bed.until(a, id, 'accepted');
+    fleet.network.partition(a.id, b.id);
+    for (const id of ids) assert.equal((await fleet.call(a, 'admin.cancel', { id }))['state'], 'cancel_requested');
+    fleet.network.healAll();
+    for (const id of ids) await bed.until(a, id, 'cancelled');
+  });
+});
+
+test('a host that takes no message now still takes receipts and cancels', async () => {
+  await inWorld(22, async (bed) => {
+    const { a, b, fleet, world } = bed;
+    const accepted = await bed.send(a, b, 'first');
+    await bed.until(a, accepted, 'accepted');
+    b.freeBytes = 0;
+    await fleet.sleep(6000); // the look at the free space is believed for some seconds
+    const refused = await bed.send(a, b, 'second');
+    await bed.until(a, refused, 'deferred');
+    const before = world.time;
+    assert.equal((await fleet.call(a, 'admin.cancel', { id: accepted }))['state'], 'cancel_requested');
+    await bed.until(a, accepted, 'cancelled');
+    assert.ok(world.time - before < 2000, `the cancel took ${world.time - before} ms`);
+    b.freeBytes = 2 ** 40;
+    await bed.until(a, refused, 'accepted');
+  });
+});
+
+test('what cannot leave now is queued and certain, and is cancelled at once', async () => {
+  await inWorld(23, async (bed) => {
+    const { a, b, fleet } = bed;
+    b.freeBytes = 0;
+    await fleet.sleep(6000);
+    const first = await bed.send(a, b, 'first');
+    await bed.until(a, first, 'deferred');
+    const second = await bed.send(a, b, 'second');
+    const { state, uncertain } = await bed.status(a, second);
+    assert.deepEqual([state, uncertain], ['queued', false]);
+    assert.equal((await fleet.call(a, 'admin.cancel', { id: second }))['state'], 'cancelled');
+    b.freeBytes = 2 ** 40;
+    await bed.until(a, first, 'accepted');
+  });
+});
+
+test('a host that does not know this one is sent no bodies, and what waits says why', async () => {
+  await inWorld(
+    24,
+    async (bed) => {
+      const { a, b, fleet } = bed;
+      await fleet.call(a, 'host.add', { name: b.name, address: addressOf(bed, b) });
+      await fleet.sleep(2000);
+      let deliveries = 0;
+      bed.checker.onMoment = (host, what) => {
+        if (host === b && what === 'accepted') deliveries++;
+      };
+      const ids: string[] = [];
+      for (let n = 0; n < 20; n++) ids.push(await bed.send(a, b, `k${n}`));
+      await fleet.sleep(30 * 60_000);
+      for (const id of ids) {
+        const { state, cause, uncertain } = await bed.status(a, id);
+        assert.deepEqual([state, cause?.code, uncertain], ['deferred', 'untrusted_peer', false]);
+      }
+      assert.equal((await hostsOf(bed, a))[0]?.state, 'untrusted');
+      assert.equal(deliveries, 0);
+      assert.equal((await fleet.call(a, 'admin.cancel', { id: ids[0] }))['state'], 'cancelled');
+      await fleet.call(b, 'host.add', { name: a.name, address: addressOf(bed, a) });
+      for (const id of ids.slice(1)) await bed.until(a, id, 'accepted');
+    },
+    { grants: null },
+  );
+});
+
+test('a used code, given again, brings back no right that was taken since', async () => {
+  await inWorld(
+    25,
+    async (bed) => {
+      const { a, b, fleet } = bed;
+      const { code } = await fleet.call(b, 'host.invite', {});
+      await fleet.call(a, 'host.join', { code, name: b.name });
+      const known = (await hostsOf(bed, b))[0]!;
+      await fleet.call(b, 'host.add', { name: known.name, address: addressOf(bed, a), grants: ['read'] });
+      await fleet.call(a, 'host.join', { code });
+      assert.deepEqual((await hostsOf(bed, b))[0]?.grants, ['read']);
+    },
+    { grants: null, judged: false },
+  );
+});
+
+test('adding a known host by hand changes neither its name nor, unless told, its rights', async () => {
+  await inWorld(
+    26,
+    async (bed) => {
+      const { a, b, fleet } = bed;
+      await fleet.call(a, 'host.add', { name: 'bee', address: addressOf(bed, b), grants: ['read'] });
+      await assert.rejects(fleet.call(a, 'host.add', { name: 'other', address: addressOf(bed, b) }), /already known as bee/);
+      await fleet.call(a, 'host.add', { name: 'bee', address: addressOf(bed, b) });
+      assert.deepEqual(
+        (await hostsOf(bed, a)).map((host) => [host.name, host.grants]),
+        [['bee', ['read']]],
+      );
+    },
+    { grants: null, judged: false },
+  );
+});
+
+test('a folder in which no session can be set up is refused, here at once and there for good', async () => {
+  await inWorld(
+    27,
+    async (bed) => {
+      const { a, b, fleet } = bed;
+      for (const host of [a, b]) host.folders.set('/odd$x', '/odd$x');
+      for (const host of ['Localhost', b.name]) {
+        const params = { host, harness: 'claude', workspace: '/odd$x', body: new Uint8Array([1]), request_id: host };
+        await assert.rejects(fleet.call(a, 'message.send', params), /must not contain/);
+      }
+      b.folders.set('/alias', '/odd$x');
+      const sent = await fleet.call(a, 'message.send', {
+        host: b.name,
+        harness: 'claude',
+        workspace: '/alias',
+        body: new Uint8Array([1]),
+        request_id: 'k',
+      });
+      await bed.until(a, String(sent['message_id']), 'refused');
+      assert.equal((await bed.status(a, String(sent['message_id']))).cause?.code, 'invalid_argument');
+    },
+    { judged: false },
+  );
+});
+
+test('a request repeated from another folder is the same request', async () => {
+  await inWorld(
+    28,
+    async (bed) => {
+      const { a, b, fleet } = bed;
+      const params = { host: b.name, harness: 'claude', workspace: '/alpha', body: new Uint8Array([1]), request_id: 'k' };
+      const first = await fleet.call(a, 'message.send', { ...params, local_workspace: '/alpha' });
+      const again = await fleet.call(a, 'message.send', { ...params, local_workspace: '/beta' });
+      assert.deepEqual([again['message_id'], again['replayed']], [first['message_id'], true]);
+    },
+    { judged: false },
+  );
+});
+
+test('trouble with a host is shown for a while after its last sign, and then the host is simply down', async () => {
+  await inWorld(
+    29,
+    async (bed) => {
+      const { a, b, fleet } = bed;
+      await fleet.call(a, 'host.add', { name: 'bee', address: addressOf(bed, b) });
+      await fleet.sleep(2000);
+      assert.equal((await hostsOf(bed, a))[0]?.state, 'untrusted');
+      fleet.crash(b);
+      await fleet.sleep(10 * 60_000);
+      assert.equal((await hostsOf(bed, a))[0]?.state, 'down');
+      await fleet.boot(b);
+    },
+    { grants: null, judged: false },
+  );
+});
+
+test('a waiting client is answered when the daemon stops', async () => {
+  await inWorld(30, async (bed) => {
+    const { a, b, fleet } = bed;
+    fleet.network.partition(a.id, b.id);
+    const id = await bed.send(a, b, 'k');
+    const waiting = fleet.call(a, 'message.wait', { id, until: 'fetched', timeout_ms: 20_000 });
+    await fleet.sleep(100);
+    a.life!.daemon.drain();
+    await assert.rejects(waiting, /stopping/);
+    fleet.crash(a);
+    await fleet.boot(a);
+    fleet.network.healAll();
+    await bed.until(a, id, 'accepted');
+  });
+});
