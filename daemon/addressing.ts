@@ -166,9 +166,11 @@ export class Addressing {
   }
 
   liveAt(host: ResolvedHost, harness: string, workspace: string): boolean | undefined {
-    if (host.local) return this.#deps.discovery.at(harness, workspace).length > 0;
+    if (host.local) return this.#deps.discovery.hasReachable(harness, workspace);
     if (!this.#sees(host)) return undefined;
-    return this.#deps.discovery.cached(host.id)?.sessions.some((one) => one.harness === harness && one.workspace === workspace);
+    return this.#deps.discovery
+      .cached(host.id)
+      ?.sessions.some((one) => one.harness === harness && one.workspace === workspace && one.reachable);
   }
 }
 

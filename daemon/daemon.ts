@@ -127,9 +127,11 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     clock,
     log,
     ask: (host) => exchange.ask(host, { type: 'sessions' }, SESSIONS_TIMEOUT_MS),
-    onSessions: () => {
-      notifier.wakeAll();
-      tellLiveness();
+    onSessions: (changed) => {
+      for (const { harness, workspace } of changed) {
+        notifier.wake(harness, workspace);
+        tellLiveness(harness, workspace);
+      }
     },
     onNotice: (noticeId, result) => void notifier.outcome(noticeId, result),
   });
@@ -227,6 +229,7 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     inbox,
     outbox,
     receipts,
+    peers,
     notices,
     events,
     onMessage,
@@ -254,7 +257,7 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     onQueued: (host, id) => exchange.wake(host, id),
     onReceived,
   });
-  const retention = new Retention({ store, clock, log, key, uptime, outbox, inbox, receipts, notices, events, onReceipt });
+  const retention = new Retention({ store, clock, log, key, uptime, outbox, inbox, receipts, peers, notices, events, onReceipt });
 
   const daemonStatus = (): DaemonStatus => ({
     running: true,

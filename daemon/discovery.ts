@@ -21,6 +21,12 @@ export interface HostSessions {
   readonly agents: readonly PublicAgent[];
 }
 
+/** A logical address of this host. */
+export interface Address {
+  readonly harness: HarnessName;
+  readonly workspace: string;
+}
+
 export interface DiscoveryDeps {
   readonly harnesses: readonly Harness[];
   readonly agents: Agents;
@@ -28,13 +34,18 @@ export interface DiscoveryDeps {
   readonly log: Log;
   /** Asks a host for its list, bounded in time. */
   readonly ask: (host: HostId) => Promise<Fields>;
-  readonly onSessions: () => void;
+  /** Sessions came, went or changed at these addresses. */
+  readonly onSessions: (changed: readonly Address[]) => void;
   readonly onNotice: (noticeId: string, result: NoticeResult) => void;
 }
+
+const ANSWER_AGE_MS = 1000;
 
 export class Discovery {
   readonly #deps: DiscoveryDeps;
   readonly #local = new Map<string, readonly Session[]>();
+  /** Monotonic ms of the last look at the harnesses. */
+  #lookedAt = Number.NEGATIVE_INFINITY;
   readonly #cache = new Map<HostId, { readonly at: number; readonly list: HostSessions }>();
 
   constructor(deps: DiscoveryDeps) {
@@ -46,16 +57,26 @@ export class Discovery {
     for (const harness of this.#deps.harnesses) {
       try {
         await harness.start({
-          onSessions: (sessions) => {
-            this.#local.set(harness.kind, sessions);
-            this.#deps.onSessions();
-          },
+          onSessions: (sessions) => this.#take(harness.kind, sessions),
           onNotice: this.#deps.onNotice,
         });
       } catch (error) {
         this.#deps.log.error('harness adapter did not start', { harness: harness.kind, reason: toAxError(error).message });
       }
     }
+  }
+
+  #take(kind: string, sessions: readonly Session[]): void {
+    const before = new Map((this.#local.get(kind) ?? []).map((session) => [session.sessionId, session]));
+    const after = new Map(sessions.map((session) => [session.sessionId, session]));
+    const changed = new Map<string, Address>();
+    for (const session of [...before.values(), ...sessions]) {
+      const { harness, workspace, sessionId } = session;
+      if (JSON.stringify(before.get(sessionId)) !== JSON.stringify(after.get(sessionId)))
+        changed.set(`${harness}\0${workspace}`, { harness, workspace });
+    }
+    this.#local.set(kind, sessions);
+    if (changed.size > 0) this.#deps.onSessions([...changed.values()]);
   }
 
   async stop(): Promise<void> {
@@ -103,7 +124,12 @@ export class Discovery {
 
   /** This host's public list, looked at afresh. */
   async local(): Promise<HostSessions> {
-    for (const harness of this.#deps.harnesses) this.#local.set(harness.kind, await harness.refresh());
+    for (const harness of this.#deps.harnesses) this.#take(harness.kind, await harness.refresh());
+    this.#lookedAt = this.#deps.clock.monotonic();
+    return this.#list();
+  }
+
+  #list(): HostSessions {
     const agents = this.#deps.agents.all();
     const sessions = this.sessions().map((session): PublicSession => ({
       harness: session.harness,
@@ -119,8 +145,10 @@ export class Discovery {
     return { sessions, agents: agents.map(({ name, harness, workspace }) => ({ name, harness, workspace })) };
   }
 
+  /** The same for another host, encoded; a look younger than a second will do, however often one asks. */
   async localAnswer(): Promise<Uint8Array> {
-    const list = await this.local();
+    const isFresh = this.#deps.clock.monotonic() - this.#lookedAt < ANSWER_AGE_MS;
+    const list = isFresh ? this.#list() : await this.local();
     return sessionsResult(list.sessions, list.agents);
   }
 

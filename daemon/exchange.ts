@@ -85,6 +85,7 @@ export class Exchange {
 
   stop(): void {
     this.#stopped = true;
+    this.#news.stop();
     for (const lane of this.#lanes.values()) lane.clear();
   }
 

@@ -11,6 +11,8 @@ import { AxError } from '../protocol/errors.ts';
 import type { HarnessName } from '../protocol/address.ts';
 import type { HostId, MessageId } from '../protocol/ids.ts';
 import {
+  MAX_KEPT_BYTES_PER_PEER,
+  MAX_KEPT_PER_PEER,
   MAX_TOMBSTONES_PER_PEER,
   MAX_WAITING_BYTES_PER_PEER,
   MAX_WAITING_PER_PEER,
@@ -107,7 +109,11 @@ export class Inbox {
         throw new AxError('key_conflict', 'this id already names another message from that host');
       return { kind: 'duplicate', row: getRow<Received>(tx, 'inbox', seqKey(seen.seq)) };
     }
-    this.#weigh(tx, fresh.sender, 1, fresh.bytes, true);
+    this.#weigh(tx, 'waiting', fresh.sender, 1, fresh.bytes, { messages: MAX_WAITING_PER_PEER, bytes: MAX_WAITING_BYTES_PER_PEER });
+    this.#weigh(tx, 'kept', fresh.sender, 1, weightOf(fresh) + body.length, {
+      messages: MAX_KEPT_PER_PEER,
+      bytes: MAX_KEPT_BYTES_PER_PEER,
+    });
     const row: Received = {
       ...fresh,
       seq: nextSeq(tx, 'inbox'),
@@ -313,7 +319,10 @@ export class Inbox {
       tx.remove('inbox_index', entry.key);
       const seq = entry.key.slice(entry.key.lastIndexOf('/') + 1);
       const row = getRow<Received>(tx, 'inbox', seq);
-      if (row !== undefined) tx.remove('inbox_index', `i/${row.id}/${row.sender}`);
+      if (row !== undefined) {
+        tx.remove('inbox_index', `i/${row.id}/${row.sender}`);
+        this.#weigh(tx, 'kept', row.sender, -1, -weightOf(row));
+      }
       tx.remove('inbox', seq);
     }
     const ids = tx.range('seen', { start: '~/', end: `~/${until}`, limit });
@@ -344,25 +353,44 @@ export class Inbox {
     tx.put('inbox', seqKey(row.seq), pack(next));
     if (wasOpen && !isOpen(next)) {
       for (const key of openKeys(row)) tx.remove('inbox_index', key);
-      this.#weigh(tx, row.sender, -1, -row.bytes, false);
+      this.#weigh(tx, 'waiting', row.sender, -1, -row.bytes);
     }
-    if (!next.bodyKept || next.state === 'cancelled') tx.remove('inbox_body', seqKey(row.seq));
+    const body = next.bodyKept && next.state !== 'cancelled' ? undefined : tx.get('inbox_body', seqKey(row.seq));
+    if (body !== undefined) {
+      tx.remove('inbox_body', seqKey(row.seq));
+      this.#weigh(tx, 'kept', row.sender, 0, -body.length);
+    }
     return next;
   }
 
-  /** Keeps the count and bytes of what waits unread from a sender. */
-  #weigh(tx: StoreTransaction, sender: HostId, messages: number, bytes: number, limited: boolean): void {
-    const key = `waiting/${sender}`;
+  /** Keeps count and bytes of what waits unread (`waiting`) and of all that is stored (`kept`) from a sender; AxError `limit` past the bounds. */
+  #weigh(
+    tx: StoreTransaction,
+    what: 'waiting' | 'kept',
+    sender: HostId,
+    messages: number,
+    bytes: number,
+    bounds?: { messages: number; bytes: number },
+  ): void {
+    const key = `${what}/${sender}`;
     const old = getRow<{ messages: number; bytes: number }>(tx, 'meta', key) ?? { messages: 0, bytes: 0 };
     const next = { messages: Math.max(0, old.messages + messages), bytes: Math.max(0, old.bytes + bytes) };
-    if (limited && next.messages > MAX_WAITING_PER_PEER)
-      throw new AxError('limit', `${old.messages} messages from that host wait unread; at most ${MAX_WAITING_PER_PEER}`, {
-        details: { limit: MAX_WAITING_PER_PEER, retry_after_ms: RETRY_CAP_MS },
-      });
-    if (limited && next.bytes > MAX_WAITING_BYTES_PER_PEER)
-      throw new AxError('limit', `${old.bytes} bytes from that host wait unread; at most ${MAX_WAITING_BYTES_PER_PEER}`, {
-        details: { limit: MAX_WAITING_BYTES_PER_PEER, retry_after_ms: RETRY_CAP_MS },
-      });
+    const over =
+      bounds === undefined
+        ? undefined
+        : next.messages > bounds.messages
+          ? bounds.messages
+          : next.bytes > bounds.bytes
+            ? bounds.bytes
+            : undefined;
+    if (over !== undefined)
+      throw new AxError(
+        'limit',
+        `${old.messages} messages with ${old.bytes} bytes from that host are ${what === 'kept' ? 'kept here' : 'unread'}; the bound is ${over}`,
+        {
+          details: { limit: over, retry_after_ms: RETRY_CAP_MS },
+        },
+      );
     tx.put('meta', key, pack(next));
   }
 
@@ -370,6 +398,11 @@ export class Inbox {
     tx.put('seen', `${sender}/${id}`, pack(seen));
     tx.put('seen', `~/${seqKey(seen.ran + METADATA_RETENTION_MS)}/${sender}/${id}`, NOTHING);
   }
+}
+
+/** What a row weighs on the disk beside its body, bytes: the envelope, and about as much as row, indexes and events take. */
+function weightOf(row: Pick<Received, 'signed'>): number {
+  return row.signed.length + 1024;
 }
 
 /** The index keys that a row has as long as it is unread. */

@@ -76,11 +76,16 @@ export class Naming {
     return agent === null || agent === undefined ? at : `${agent}@${at}`;
   }
 
-  /** A message by its id or the beginning of it. `side` limits where to look. AxError `message_not_found`, `ambiguous_id`. */
-  message(typed: unknown, side: 'received' | 'any'): FoundMessage {
-    const prefix = parseMessageIdPrefix(typed);
-    const received = this.#inbox.find(prefix, 20);
-    const sent = side === 'any' ? this.#outbox.find(prefix, 20) : [];
+  /**
+   * A message by its id or the beginning of it, with `@HOST` behind it where two hosts used the same id. `side` limits where to look,
+   * `fits` which received ones count. AxError `message_not_found`, `ambiguous_id`.
+   */
+  message(typed: unknown, side: 'received' | 'any', fits: (row: Received) => boolean = () => true): FoundMessage {
+    const at = typeof typed === 'string' ? typed.indexOf('@') : -1;
+    const prefix = parseMessageIdPrefix(at < 0 ? typed : (typed as string).slice(0, at));
+    const from = at < 0 ? undefined : this.host((typed as string).slice(at + 1)).id;
+    const received = this.#inbox.find(prefix, 20).filter((row) => (from === undefined || row.sender === from) && fits(row));
+    const sent = side === 'any' && from === undefined ? this.#outbox.find(prefix, 20) : [];
     const ids = new Set<MessageId>([...received.map((row) => row.id), ...sent]);
     const [id] = ids;
     const here = id === undefined && side === 'received' ? this.#outbox.find(prefix, 2) : [];
@@ -99,7 +104,8 @@ export class Naming {
       });
     if (received.length > 1)
       throw new AxError('ambiguous_id', `two hosts sent a message ${id}`, {
-        details: { candidates: received.map((row) => `${id} from ${this.nameOf(row.sender)}`) },
+        details: { candidates: received.map((row) => `${id}@${this.nameOf(row.sender)}`) },
+        fix: `say whose: ${id}@HOST`,
       });
     return { sent: side === 'any' ? this.#outbox.get(id) : undefined, received: received[0] };
   }

@@ -6,8 +6,9 @@
  * session that asked by itself was told and needs no notice for that. Receipts never cause notices. Every attempt is durable before it
  * is made, decided by what is unread and allowed in that transaction. One that reached nothing is no attempt: it costs no budget and is
  * made again after its own growing pause. Nothing is sent while a notice is held, for as long as this daemon can still hear what becomes
- * of it; a notice held in an earlier life of the daemon is one whose outcome nobody will tell: after eight times the usual pause (16 min
- * at first) it is sent again to an idle session, although it may be held still. A lost word must not silence a session for ever.
+ * of it. A notice held in an earlier life of the daemon is one whose outcome nobody will tell: eight times the usual pause (16 min
+ * the first time) after it was sent, it is sent again to an idle session, though it may be held still. A lost word must not silence a
+ * session for ever.
  */
 import { toAxError } from '../protocol/errors.ts';
 import { makeUuid, nameFrom } from '../protocol/ids.ts';

@@ -308,20 +308,8 @@ export class Outbox {
 
   /** Open entries whose deadline has passed, at most `limit`. */
   overdue(limit: number): Sent[] {
-    const running = this.#running();
-    const due: Sent[] = [];
-    let start: string | undefined;
-    for (;;) {
-      const keys = this.#store.range('outbox_index', { ...under('h/'), ...(start === undefined ? {} : { start }), limit: 500 });
-      for (const entry of keys) {
-        const row = getRow<Sent>(this.#store, 'outbox', entry.key.slice(entry.key.lastIndexOf('/') + 1));
-        if (row !== undefined && row.deadline <= running) due.push(row);
-        if (due.length >= limit) return due;
-      }
-      const last = keys.at(-1);
-      if (keys.length < 500 || last === undefined) return due;
-      start = `${last.key}\u0000`;
-    }
+    const due = this.#store.range('outbox_index', { start: 'd/', end: `d/${seqKey(this.#running() + 1)}`, limit });
+    return due.flatMap((entry) => getRow<Sent>(this.#store, 'outbox', entry.key.slice(entry.key.lastIndexOf('/') + 1)) ?? []);
   }
 
   /** Marks the local copy as picked up (both ends are this host). */
@@ -373,7 +361,7 @@ export class Outbox {
     const seq = seqKey(row.seq);
     const open = ['queued', 'forwarding', 'deferred'].includes(row.state);
     const keys = [
-      ...(open && !row.local ? [`h/${row.host}/${seq}`] : []),
+      ...(open && !row.local ? [`h/${row.host}/${seq}`, `d/${seqKey(row.deadline)}/${seq}`] : []),
       ...(row.state === 'accepted' && !row.local ? [`w/${row.host}/${seq}`] : []),
       ...(row.cancelRequested && !row.local ? [`c/${row.host}/${seq}`] : []),
       ...(row.keptUntil === null ? [] : [`p/${seqKey(row.keptUntil)}/${seq}`]),

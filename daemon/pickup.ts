@@ -10,23 +10,25 @@ import type { Headers } from '../protocol/envelope.ts';
 import { decode } from '../protocol/codec.ts';
 import type { FetchedMessage, SessionEnvironment } from '../protocol/control.ts';
 import { AxError } from '../protocol/errors.ts';
-import { encodeSigned, readSigned, sha256 } from '../protocol/hashtree.ts';
+import { readSigned, sha256 } from '../protocol/hashtree.ts';
 import type { HostKey } from '../protocol/identity.ts';
+import { parseMessageIdPrefix } from '../protocol/ids.ts';
 import { setupCommand } from '../protocol/notice.ts';
 import type { AxCommand } from '../protocol/notice.ts';
 import { parseWorkspace } from '../protocol/paths.ts';
-import { signReceipt } from '../protocol/receipt.ts';
 import type { SealKeys } from '../protocol/seal.ts';
 import { RECEIVER_ENDS } from '../protocol/states.ts';
 import type { Agents } from './agents.ts';
 import type { Clock, Random } from './clock/clock.ts';
 import type { Discovery } from './discovery.ts';
+import { endReceipt } from './ending.ts';
 import type { Events } from './events.ts';
 import type { Files } from './files/files.ts';
 import type { Inbox, Received } from './inbox.ts';
 import type { Naming } from './naming.ts';
 import type { Notices } from './notices.ts';
 import type { Outbox } from './outbox.ts';
+import type { Peers } from './peers.ts';
 import type { Receipts } from './receipts.ts';
 import { claimOf, waitingRow } from './registration.ts';
 import type { Store } from './store/store.ts';
@@ -45,6 +47,7 @@ export interface PickupDeps {
   readonly inbox: Inbox;
   readonly outbox: Outbox;
   readonly receipts: Receipts;
+  readonly peers: Peers;
   readonly notices: Notices;
   readonly events: Events;
   readonly onMessage: (row: Received) => void;
@@ -108,11 +111,13 @@ export class Pickup {
 
   /** The reader has the whole body: `fetched`, with the sender's receipt, durable on return. Repeating it changes nothing. */
   async confirm(params: { id: unknown; handOut: unknown }): Promise<{ message_id: string; state: string }> {
-    const { store, clock, key, naming, inbox, outbox, receipts, events } = this.#deps;
+    const { store, clock, key, peers, inbox, outbox, receipts, events } = this.#deps;
     if (typeof params.handOut !== 'string' || params.handOut === '')
       throw new AxError('invalid_argument', 'a confirmation names its hand-out');
     const token = params.handOut;
-    const { received } = naming.message(params.id, 'received');
+    // By the token: two hosts may have used the same id.
+    const handedOut = inbox.find(parseMessageIdPrefix(params.id), 20);
+    const received = handedOut.find((row) => row.handOuts.some((handOut) => handOut.token === token)) ?? handedOut[0];
     if (received === undefined) throw new AxError('message_not_found', 'there is no such message');
     const done = await store.write((tx) => {
       const result = inbox.confirm(tx, received.sender, received.id, token, clock.now());
@@ -120,25 +125,7 @@ export class Pickup {
       const row = result.row;
       events.add(tx, { type: 'message.fetched', messageId: row.id, hostId: row.sender, state: 'fetched' });
       if (row.sender === key.hostId) outbox.settleLocal(tx, row.id, 'fetched', clock.now());
-      else
-        receipts.add(
-          tx,
-          row.sender,
-          row.id,
-          encodeSigned(
-            signReceipt(key, {
-              outcome: 'fetched',
-              id: row.id,
-              digest: row.digest,
-              sender: row.sender,
-              at: clock.now(),
-              state: 'fetched',
-              storedAs: row.storedAs,
-              liveSession: true,
-              certain: true,
-            }),
-          ),
-        );
+      else if (peers.get(row.sender, tx) !== undefined) receipts.add(tx, row.sender, row.id, endReceipt(key, row, clock.now()));
       return result;
     });
     if (done.first) this.#deps.onReceipt(done.row);
@@ -153,16 +140,15 @@ export class Pickup {
   }
 
   async #find(params: { id: unknown; workspace: unknown }): Promise<Received> {
-    const { naming, files } = this.#deps;
-    const { received } = naming.message(params.id, 'received');
+    const { naming, files, inbox } = this.#deps;
+    const typed = params.workspace === undefined || params.workspace === null ? undefined : parseWorkspace(params.workspace);
+    const workspace = typed === undefined ? undefined : ((await files.canonicalFolder(typed)) ?? typed);
+    const isHere = (row: Received): boolean => workspace === undefined || row.workspace === workspace;
+    const { received } = naming.message(params.id, 'received', (row) => isHere(row) || !inbox.find(row.id, 20).some(isHere));
     if (received === undefined)
       throw new AxError('message_not_found', "there is no such message in this host's inbox", { fix: 'ax messages list' });
-    if (params.workspace !== undefined && params.workspace !== null) {
-      const typed = parseWorkspace(params.workspace);
-      const workspace = (await files.canonicalFolder(typed)) ?? typed;
-      if (workspace !== received.workspace)
-        throw new AxError('message_not_found', `message ${received.id} is not for ${workspace}`, { fix: 'ax messages list' });
-    }
+    if (!isHere(received))
+      throw new AxError('message_not_found', `message ${received.id} is not for ${workspace}`, { fix: 'ax messages list' });
     return received;
   }
 

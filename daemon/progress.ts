@@ -12,6 +12,8 @@ import type { Inbox, Received } from './inbox.ts';
 
 /** Unread messages of one address whose senders are told that a session came or the last one went. */
 const TOLD = 64;
+/** Addresses whose liveness is remembered. */
+const MAX_ADDRESSES = 10_000;
 /** Changes within this time travel together, ms. */
 const GATHER_MS = 50;
 
@@ -71,21 +73,20 @@ export class ProgressNews {
   }
 }
 
-/** Called when the sessions changed: tells the senders of what is unread where a session lives now and none did, or the other way round. */
+/** Called when sessions changed at an address: tells the senders of what is unread there when one lives now and none did, or the reverse. */
 export function livenessNews(
   inbox: Inbox,
   hasLiveSession: (harness: string, workspace: string) => boolean,
   tell: (row: Received) => void,
-): () => void {
-  let before = new Map<string, boolean>();
-  return () => {
-    const now = new Map<string, boolean>();
-    for (const { harness, workspace } of inbox.unreadAddresses()) {
-      const key = `${harness}\0${workspace}`;
-      now.set(key, hasLiveSession(harness, workspace));
-      // Not known before: what the sender heard with the receipt may be old by now.
-      if (before.get(key) !== now.get(key)) for (const row of inbox.unread(harness, workspace, TOLD)) tell(row);
-    }
-    before = now;
+): (harness: string, workspace: string) => void {
+  const before = new Map<string, boolean>();
+  return (harness, workspace) => {
+    const key = `${harness}\0${workspace}`;
+    const isLive = hasLiveSession(harness, workspace);
+    if (before.get(key) === isLive) return;
+    // Not known before: what the sender heard with the receipt may be old by now.
+    if (before.size >= MAX_ADDRESSES) before.clear();
+    before.set(key, isLive);
+    for (const row of inbox.unread(harness, workspace, TOLD)) tell(row);
   };
 }

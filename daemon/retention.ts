@@ -5,16 +5,16 @@
  * leaves a receipt for its sender. The same round flushes the running-time counter.
  */
 import { toAxError } from '../protocol/errors.ts';
-import { encodeSigned } from '../protocol/hashtree.ts';
 import type { HostKey } from '../protocol/identity.ts';
 import { METADATA_RETENTION_MS } from '../protocol/limits.ts';
-import { signReceipt } from '../protocol/receipt.ts';
 import type { Clock } from './clock/clock.ts';
+import { endReceipt } from './ending.ts';
 import type { Events } from './events.ts';
 import type { Inbox, Received } from './inbox.ts';
 import type { Log } from './log.ts';
 import type { Notices } from './notices.ts';
 import type { Outbox } from './outbox.ts';
+import type { Peers } from './peers.ts';
 import type { Receipts } from './receipts.ts';
 import type { Store } from './store/store.ts';
 import { UPTIME_FLUSH_MS } from './uptime.ts';
@@ -29,6 +29,7 @@ export interface RetentionDeps {
   readonly outbox: Outbox;
   readonly inbox: Inbox;
   readonly receipts: Receipts;
+  readonly peers: Peers;
   readonly notices: Notices;
   readonly events: Events;
   readonly onReceipt: (row: Received) => void;
@@ -84,7 +85,7 @@ export class Retention {
 
   /** One bounded step; returns the largest number of rows of a kind it handled. */
   async #step(): Promise<number> {
-    const { store, clock, uptime, outbox, inbox, receipts, notices, events, key, onReceipt } = this.#deps;
+    const { store, clock, uptime, outbox, inbox, receipts, peers, notices, events, key, onReceipt } = this.#deps;
     const overdue = outbox.overdue(BATCH);
     const result = await store.write((tx) => {
       uptime.flush(tx);
@@ -104,25 +105,7 @@ export class Retention {
         if (row.state !== 'expired') continue;
         events.add(tx, { type: 'message.expired', messageId: row.id, hostId: row.sender, state: 'expired' });
         if (row.sender === key.hostId) outbox.settleLocal(tx, row.id, 'expired', clock.now());
-        else
-          receipts.add(
-            tx,
-            row.sender,
-            row.id,
-            encodeSigned(
-              signReceipt(key, {
-                outcome: 'expired',
-                id: row.id,
-                digest: row.digest,
-                sender: row.sender,
-                at: clock.now(),
-                state: 'expired',
-                storedAs: row.storedAs,
-                liveSession: false,
-                certain: true,
-              }),
-            ),
-          );
+        else if (peers.get(row.sender, tx) !== undefined) receipts.add(tx, row.sender, row.id, endReceipt(key, row, clock.now()));
       }
       const pruned = Math.max(
         outbox.prune(tx, BATCH),

@@ -61,6 +61,9 @@ export const MAX_REQUESTS_PER_PEER = 128;
 /** Unread messages one peer may have waiting here, and their bytes. */
 export const MAX_WAITING_PER_PEER = 10_000;
 export const MAX_WAITING_BYTES_PER_PEER = 1024 * MIB;
+/** What the store keeps of one peer in all, read, unread and ended: messages, and their bytes on disk. */
+export const MAX_KEPT_PER_PEER = 200_000;
+export const MAX_KEPT_BYTES_PER_PEER = 2048 * MIB;
 /** Cancel tombstones kept for one peer. */
 export const MAX_TOMBSTONES_PER_PEER = 10_000;
 /** Free bytes under which nothing new is accepted or queued. */

@@ -8,7 +8,7 @@ import { connect, createServer } from 'node:net';
 import type { Server, Socket } from 'node:net';
 import { noise } from '@chainsafe/libp2p-noise';
 import { generateKeyPairFromSeed } from '@libp2p/crypto/keys';
-import type { Libp2p, Stream } from '@libp2p/interface';
+import type { Connection, Libp2p, Stream } from '@libp2p/interface';
 import { tcp } from '@libp2p/tcp';
 import { yamux } from '@libp2p/yamux';
 import { multiaddr } from '@multiformats/multiaddr';
@@ -23,6 +23,8 @@ export interface Foreign {
   readonly id: HostId;
   /** Opens a stream to a host; the stream is raw. */
   open(host: LinkHost, protocol?: string): Promise<Stream>;
+  /** A connection to a host, through `port` when given. */
+  dial(host: LinkHost, port?: number): Promise<Connection>;
 }
 
 /** A bare node; `serve` is what it does with streams of each protocol it speaks. */
@@ -36,11 +38,34 @@ export async function foreign(serve: Record<string, (stream: Stream) => void> = 
     connectionMonitor: { enabled: false },
   });
   for (const [protocol, handler] of Object.entries(serve)) await node.handle(protocol, handler);
-  const open = async (host: LinkHost, protocol = PROTOCOLS.wire): Promise<Stream> => {
-    const connection = await node.dial(multiaddr(`${host.link.status().listen[0]}/p2p/${host.id}`));
-    return connection.newStream(protocol);
-  };
-  return { node, id: parseHostId(node.peerId.toString()), open };
+  const dial = (host: LinkHost, port = portOf(host)): Promise<Connection> =>
+    node.dial(multiaddr(`/ip4/127.0.0.1/tcp/${port}/p2p/${host.id}`));
+  const open = async (host: LinkHost, protocol = PROTOCOLS.wire): Promise<Stream> => (await dial(host)).newStream(protocol);
+  return { node, id: parseHostId(node.peerId.toString()), open, dial };
+}
+
+/** A frame of the muxer, as its specification numbers the types (0 data, 1 window, 2 ping, 3 good-bye) and flags (1 SYN, 2 ACK, 4 FIN, 8 RST). */
+export function muxerFrame(type: number, flag: number, streamId: number, length: number): Buffer {
+  const frame = Buffer.alloc(12);
+  frame[1] = type;
+  frame.writeUInt16BE(flag, 2);
+  frame.writeUInt32BE(streamId, 4);
+  frame.writeUInt32BE(length, 8);
+  return frame;
+}
+
+/** Sends bytes on a connection below its streams. False when the connection is no more. */
+export function sendBelow(connection: Connection, bytes: Uint8Array): boolean {
+  const { muxer } = connection as unknown as { muxer: { send(bytes: Uint8Array): boolean } };
+  if (connection.status !== 'open') return false;
+  muxer.send(bytes);
+  return true;
+}
+
+/** Makes a connection's own end take answers to pings that only the test sent; the library would end it. */
+export function forgiving(connection: Connection): void {
+  const { muxer } = connection as unknown as { muxer: { handlePingResponse: () => void } };
+  muxer.handlePingResponse = () => undefined;
 }
 
 export const addressesOf = (node: Libp2p): string[] => node.getMultiaddrs().map((address) => address.toString().replace(/\/p2p\/.*$/, ''));
