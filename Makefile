@@ -5,6 +5,7 @@ MAKEFLAGS += --no-print-directory
 
 PREFIX ?= /usr/local
 DESTDIR ?=
+FORCE ?=
 SIM_SEEDS ?= 20000
 FUZZ_RUNS ?= 200000
 TEST_TIMEOUT_MS ?= 1200000
@@ -94,8 +95,9 @@ is_ours = { [ ! -e '$(lib)' ] || grep -qs '"name": "ax-agent-exchange"' '$(lib)/
 install: install-deps build ## Installs ax under PREFIX=/usr/local (DESTDIR honoured), with a Node of its own where the system's is too old
 	@case '$(PREFIX)' in /*) ;; *) echo 'PREFIX must be an absolute path.' >&2; exit 1;; esac
 	@$(is_ours)
+	@(umask 022; mkdir -p '$(DESTDIR)$(PREFIX)/lib' '$(DESTDIR)$(PREFIX)/bin') 2>/dev/null && [ -w '$(DESTDIR)$(PREFIX)/lib' ] && [ -w '$(DESTDIR)$(PREFIX)/bin' ] \
+	  || { echo 'Cannot install: $(DESTDIR)$(PREFIX)/lib and $(DESTDIR)$(PREFIX)/bin must be folders that this user can write to.' >&2; exit 1; }
 	@set -eu; umask 022; export PATH='$(own_path)'; \
-	mkdir -p '$(DESTDIR)$(PREFIX)/lib' '$(DESTDIR)$(PREFIX)/bin'; \
 	stage=$$(mktemp -d '$(lib).new.XXXXXX'); trap 'rm -rf "$$stage"' EXIT; chmod 755 "$$stage"; \
 	cp package.json package-lock.json .npmrc "$$stage"; cp -R bin dist "$$stage"; \
 	if [ -d skills ]; then cp -R skills "$$stage"; fi; \
@@ -118,9 +120,22 @@ install: install-deps build ## Installs ax under PREFIX=/usr/local (DESTDIR hono
 	mv "$$stage" '$(lib)'; mv '$(launcher).new' '$(launcher)'; rm -rf '$(lib).old'; \
 	if [ -n "$$system" ]; then echo "Installed $(launcher), on $$system."; else echo 'Installed $(launcher), with its own Node 24.'; fi
 
-uninstall: ## Removes what `make install` put there, and nothing else
+# Processes that run this installation's daemon, one line each: the command that stops it. A daemon is started by its real path (Linux only).
+running = daemon=$$(readlink -f '$(lib)/dist/daemon.mjs' 2>/dev/null) || daemon=''; \
+  for process in $${daemon:+/proc/[0-9]*}; do \
+    tr '\0' '\n' 2>/dev/null <"$$process/cmdline" | grep -qxF -e "$$daemon" 2>/dev/null || continue; \
+    state=$$(tr '\0' '\n' 2>/dev/null <"$$process/cmdline" | sed -n '/^--state-dir$$/{n;p;q}'); \
+    printf '  %s%s daemon stop   (process %s)\n' '$(launcher)' "$${state:+ --state-dir $$(printf %q "$$state")}" "$${process\#/proc/}"; \
+  done 2>/dev/null
+
+uninstall: ## Removes what `make install` put there, and nothing else; FORCE=1 also while its daemon runs
 	@$(is_ours)
-	@rm -rf '$(lib)'; rm -f '$(launcher)'; echo 'Removed $(lib) and $(launcher).'
+	@[ -e '$(lib)' ] || [ -e '$(launcher)' ] || { echo 'Nothing to remove: there is no $(lib) and no $(launcher).'; exit 0; }; \
+	found=$$($(running)); \
+	if [ -n "$$found" ] && [ '$(FORCE)' != 1 ]; then \
+	  printf '%s\n' 'Not removed: a daemon of this installation still runs. Stop it first, or add FORCE=1:' "$$found" >&2; exit 1; \
+	fi; \
+	rm -rf '$(lib)'; rm -f '$(launcher)'; echo 'Removed $(lib) and $(launcher).'
 
 clean: ## Removes what was built and installed here
 	@rm -rf dist coverage node_modules

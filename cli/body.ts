@@ -22,6 +22,7 @@ export interface Body {
 export async function readBody(positional: string | undefined, options: Options): Promise<Body> {
   const message = textOption(options, 'message');
   const file = textOption(options, 'file');
+  if (file === '') throw new AxError('usage', '--file needs the path of a file');
   const given = [positional, message, file].filter((source) => source !== undefined).length;
   if (given > 1) throw new AxError('usage', 'give the body once: as text, with --message, with --file, or on stdin');
   if (given === 0 && process.stdin.isTTY) {

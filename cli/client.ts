@@ -46,7 +46,10 @@ async function exchange(environment: Environment, method: Method, params: object
   const frame = encodeFrame(encode(request));
   const socket = await connect(environment);
   const timer = setTimeout(
-    () => socket.destroy(new AxError('timeout', `the daemon gave no answer in ${Math.round(timeoutMs / 1000)} s`)),
+    () =>
+      socket.destroy(
+        new AxError('timeout', `the daemon gave no answer in ${Math.round(timeoutMs / 1000)} s`, { details: { socket: socketPath } }),
+      ),
     timeoutMs,
   );
   try {
@@ -81,8 +84,18 @@ async function connect(environment: Environment): Promise<Socket> {
   });
 }
 
-function asConnectError(environment: Environment, error: NodeJS.ErrnoException): AxError {
+/** What a socket that cannot be reached is told as; exported for its test. */
+export function asConnectError(environment: Environment, error: NodeJS.ErrnoException): AxError {
   const { socketPath, harnessShell } = environment;
+  if (error.code === 'EACCES') {
+    const owner = ownerOf(socketPath);
+    if (owner !== process.getuid?.())
+      return new AxError('daemon_unavailable', `the daemon at ${socketPath} belongs to another user (uid ${owner})`, {
+        fix: 'use the daemon of your own: leave out --state-dir and AX_STATE_DIR; or run the command as that user',
+        details: { socket: socketPath, owner_uid: owner },
+        cause: error,
+      });
+  }
   if (error.code === 'EPERM' || (error.code === 'EACCES' && harnessShell !== null)) {
     return new AxError('sandboxed', `this shell may not reach the daemon at ${socketPath}: it looks like a sandbox`, {
       fix: 'run the same command outside the sandbox, or ask the owner of this host to allow it there',
@@ -96,6 +109,15 @@ function asConnectError(environment: Environment, error: NodeJS.ErrnoException):
     details: { socket: socketPath },
     cause: error,
   });
+}
+
+/** Owner of the path, or of the nearest folder above it that can be seen. */
+function ownerOf(path: string): number {
+  try {
+    return lstatSync(path).uid;
+  } catch {
+    return path === '/' ? 0 : ownerOf(dirname(path));
+  }
 }
 
 /** A socket in a folder that another user made would be handed this user's messages. */
@@ -114,13 +136,18 @@ function readAnswer(environment: Environment, method: Method, frame: Uint8Array)
   const v = whole(answer, 'v');
   if (v !== CONTROL_PROTOCOL && !FROZEN.has(method)) throw versionsDiffer(environment, undefined, v);
   if (flag(answer, 'ok')) return asFields(answer['result'], 'a result');
-  throw readError(environment, asFields(answer['error'], 'an error'));
+  const body = asFields(answer['error'], 'an error');
+  const code = body['code'];
+  // Told before the request was read (no connection free), or by a daemon on its way out; the two methods wait for a peer that may say the same.
+  const isOwn = (code === 'limit' && answer['id'] === 0) || (code === 'shutting_down' && method !== 'host.join' && method !== 'host.ping');
+  throw readError(environment, body, isOwn ? { socket: environment.socketPath } : undefined);
 }
 
-function readError(environment: Environment, body: Fields): AxError {
+function readError(environment: Environment, body: Fields, own: ErrorDetails | undefined): AxError {
   const code = text(body, 'code', 64);
-  const details =
+  const told =
     body['details'] === undefined || body['details'] === null ? undefined : (asFields(body['details'], 'details') as ErrorDetails);
+  const details = own === undefined ? told : { ...told, ...own };
   if (code === 'update_required' && details?.['daemon_protocol'] !== undefined) {
     return versionsDiffer(environment, String(details['daemon_version']), Number(details['daemon_protocol']));
   }
@@ -146,9 +173,15 @@ export function versionsDiffer(environment: Environment, daemonVersion: string |
   });
 }
 
-/** Exit status of an error: a version that this host's daemon lacks makes it unusable (3), one that a peer lacks does not. */
+/** Codes that both a peer and this host's own daemon may be the reason of; `details.socket` marks the own one. */
+const EITHER: ReadonlySet<string> = new Set(['timeout', 'shutting_down', 'limit']);
+
+/** Exit status of an error: what makes this host's daemon unusable (silent, ending, full, another version) is 3; the same of a peer is not. */
 export function exitOf(error: AxError): number {
-  return error.code === 'update_required' && error.details?.['daemon_protocol'] !== undefined ? 3 : ERROR_TABLE[error.code].exit;
+  const isOwn =
+    (error.code === 'update_required' && error.details?.['daemon_protocol'] !== undefined) ||
+    (EITHER.has(error.code) && error.details?.['socket'] !== undefined);
+  return isOwn ? 3 : ERROR_TABLE[error.code].exit;
 }
 
 /** True when the request may have reached the daemon before this happened. */

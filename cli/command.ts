@@ -8,7 +8,8 @@ import { Command } from 'commander';
 import { AxError } from '../protocol/errors.ts';
 import { FORMATS, readEnvironment } from './environment.ts';
 import type { Environment, GlobalFlags } from './environment.ts';
-import { printOut, render } from './output.ts';
+import { AfterAnswer } from './failure.ts';
+import { printOut, render, span } from './output.ts';
 import type { Answer } from './output.ts';
 
 export type Options = Readonly<Record<string, unknown>>;
@@ -42,7 +43,7 @@ export function program(version: string): Command {
   root
     .description('Messages between agent sessions on different hosts')
     .version(version, '--version', 'print the version')
-    .helpOption('--help', 'show help')
+    .helpOption('-h, --help', 'show help')
     .enablePositionalOptions()
     .option('--state-dir <dir>', "the daemon's state folder (AX_STATE_DIR); before the noun only")
     .option('--profile <name>', 'reserved (AX_PROFILE); before the noun only')
@@ -58,14 +59,14 @@ export function program(version: string): Command {
 }
 
 export function noun(root: Command, name: string, summary: string, example: string): Command {
-  const command = root.command(name).description(summary).helpOption('--help', 'show help').enablePositionalOptions();
+  const command = root.command(name).description(summary).helpOption('-h, --help', 'show help').enablePositionalOptions();
   addGlobalFlags(command, new Set());
   return command.addHelpText('after', `\nExample:\n  ${example}\n`);
 }
 
 /** Declares a verb; its help ends with the example. */
 export function verb(parent: Command, words: string, summary: string, example: string, owned: readonly Owned[] = []): Command {
-  const command = parent.command(words).description(summary).helpOption('--help', 'show help');
+  const command = parent.command(words).description(summary).helpOption('-h, --help', 'show help');
   const own = new Set<string>(owned);
   ownFlags.set(command, own);
   addGlobalFlags(command, own);
@@ -79,7 +80,10 @@ export function action(command: Command, run: (run: Run) => Promise<void>): void
       environment,
       args: command.args,
       options: command.opts<Options>(),
-      print: (answer) => printOut(render(environment.format, answer)),
+      print: (answer) =>
+        printOut(render(environment.format, answer)).catch((error: unknown) => {
+          throw new AfterAnswer(error);
+        }),
     });
   });
 }
@@ -112,14 +116,14 @@ export function textOption(options: Options, key: string): string | undefined {
 
 const UNITS: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
 
-/** A span such as 500ms, 30s, 15m, 72h or 7d, in ms; undefined when the option was not given. */
-export function durationOption(options: Options, key: string, flag: string): number | undefined {
+/** A span such as 500ms, 30s, 15m, 72h or 7d of at least `min` ms, in ms; undefined when the option was not given. */
+export function durationOption(options: Options, key: string, flag: string, min: number): number | undefined {
   const typed = textOption(options, key);
   if (typed === undefined) return undefined;
   const match = /^(\d{1,9})(ms|s|m|h|d)$/.exec(typed);
   const value = match === null ? 0 : Number(match[1]) * (UNITS[match[2] ?? ''] ?? 0);
-  if (value < 1 || !Number.isSafeInteger(value))
-    throw new AxError('invalid_argument', `${flag} takes a span such as 500ms, 30s, 15m, 72h or 7d`);
+  if (value < min || !Number.isSafeInteger(value))
+    throw new AxError('invalid_argument', `${flag} takes a span of at least ${span(min)} with its unit, such as 30s, 15m, 72h or 7d`);
   return value;
 }
 

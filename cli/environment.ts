@@ -12,7 +12,7 @@ import type { Origin, SessionEnvironment } from '../protocol/control.ts';
 import { AxError } from '../protocol/errors.ts';
 import { fetchCommand, USUAL_PATH } from '../protocol/notice.ts';
 import type { AxCommand } from '../protocol/notice.ts';
-import { controlSocketPath, defaultStateDir, shellQuote } from '../protocol/paths.ts';
+import { controlSocketPath, defaultStateDir, parseWorkspace, shellQuote } from '../protocol/paths.ts';
 
 export const FORMATS = ['human', 'json', 'csv', 'tsv'] as const;
 export type Format = (typeof FORMATS)[number];
@@ -37,8 +37,8 @@ export interface Environment {
   readonly session: SessionEnvironment | null;
   /** The harness whose shell this is, reachable or not. */
   readonly harnessShell: 'claude' | 'codex' | null;
-  /** Canonical. */
-  readonly localWorkspace: string;
+  /** Canonical; null when the working directory has gone, or has a path that no record may hold. */
+  readonly localWorkspace: string | null;
   readonly ax: AxCommand;
 }
 
@@ -53,7 +53,7 @@ export function readEnvironment(flags: GlobalFlags): Environment {
   const usual = defaultStateDir({ platform: process.platform, home: homedir(), xdgStateHome: env['XDG_STATE_HOME'] });
   const stateDir = canonical(set(flags.stateDir ?? env['AX_STATE_DIR']) ?? usual);
   const isUsual = stateDir === canonical(usual);
-  const localWorkspace = canonical(set(flags.localWorkspace ?? env['AX_LOCAL_WORKSPACE']) ?? '.');
+  const localWorkspace = readLocalWorkspace(set(flags.localWorkspace ?? env['AX_LOCAL_WORKSPACE']));
   return {
     stateDir,
     socketPath: controlSocketPath(stateDir, process.getuid?.() ?? 0),
@@ -70,6 +70,37 @@ export function readEnvironment(flags: GlobalFlags): Environment {
     localWorkspace,
     ax: { program: axProgram(), ...(isUsual ? {} : { stateDir }) },
   };
+}
+
+/** A folder that was named must be one; the working directory is nobody's choice, so what is wrong with it fails no command. */
+function readLocalWorkspace(typed: string | undefined): string | null {
+  if (typed !== undefined) return parseWorkspace(canonical(typed));
+  try {
+    return parseWorkspace(realpathSync(process.cwd()));
+  } catch {
+    return null;
+  }
+}
+
+/** The local workspace for a command that cannot do without one; AxError `invalid_state`. */
+export function requireLocalWorkspace(environment: Environment, instead: string): string {
+  if (environment.localWorkspace !== null) return environment.localWorkspace;
+  throw new AxError(
+    'invalid_state',
+    'the working directory is gone, or its path holds characters that cannot be seen: it is no workspace',
+    {
+      fix: `run it in another folder, or ${instead}`,
+    },
+  );
+}
+
+/** A path as typed, made absolute; AxError `invalid_argument` when that takes a working directory and there is none. */
+export function absolute(path: string): string {
+  try {
+    return resolve(path);
+  } catch (error) {
+    throw new AxError('invalid_argument', `the working directory is gone: give ${path} as an absolute path`, { cause: error });
+  }
 }
 
 function parseFormat(value: string): Format {
@@ -93,19 +124,23 @@ export function axOf(args: readonly string[]): AxCommand {
   const at = args.findIndex((arg) => arg === '--state-dir' || arg.startsWith('--state-dir='));
   const typed = at < 0 ? undefined : args[at]?.startsWith('--state-dir=') === true ? args[at].slice('--state-dir='.length) : args[at + 1];
   const usual = defaultStateDir({ platform: process.platform, home: homedir(), xdgStateHome: process.env['XDG_STATE_HOME'] });
-  const stateDir = canonical(set(typed ?? process.env['AX_STATE_DIR']) ?? usual);
-  return { program: axProgram(), ...(stateDir === canonical(usual) ? {} : { stateDir }) };
+  try {
+    const stateDir = canonical(set(typed ?? process.env['AX_STATE_DIR']) ?? usual);
+    return { program: axProgram(), ...(stateDir === canonical(usual) ? {} : { stateDir }) };
+  } catch {
+    return { program: axProgram() }; // a relative state folder in a working directory that is gone: the error that is told says so
+  }
 }
 
 /** Real path of the folder, or, while it does not exist, of its nearest ancestor that does, with the rest behind it. */
 function canonical(path: string): string {
-  const absolute = resolve(path);
+  const whole = absolute(path);
   try {
-    return realpathSync(absolute);
+    return realpathSync(whole);
   } catch (error) {
     const code = (error as NodeJS.ErrnoException).code;
-    if (absolute === '/' || (code !== 'ENOENT' && code !== 'ENOTDIR' && code !== 'EACCES')) return absolute;
-    return join(canonical(dirname(absolute)), basename(absolute));
+    if (whole === '/' || (code !== 'ENOENT' && code !== 'ENOTDIR' && code !== 'EACCES')) return whole;
+    return join(canonical(dirname(whole)), basename(whole));
   }
 }
 

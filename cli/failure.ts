@@ -5,9 +5,11 @@
  * A command that has already given its answer throws through `AfterAnswer`, so that stdout never holds two objects.
  */
 import { AxError, errorBody, toAxError } from '../protocol/errors.ts';
+import { SENDER_ENDS } from '../protocol/states.ts';
+import type { SenderState } from '../protocol/states.ts';
 import { exitOf } from './client.ts';
 import { axCommand, axOf, formatOf } from './environment.ts';
-import { errorEnvelope, printOut, visible } from './output.ts';
+import { errorEnvelope, printWhole, visible } from './output.ts';
 
 /** A failure after the answer stands on stdout: told on stderr in every format. */
 export class AfterAnswer extends Error {
@@ -23,18 +25,33 @@ export class AfterAnswer extends Error {
 export async function tell(thrown: unknown, args: readonly string[]): Promise<number> {
   const isAfter = thrown instanceof AfterAnswer;
   const error = readyToRun(toAxError(isAfter ? thrown.cause : thrown), args);
-  if (!isAfter && formatOf(args) === 'json') await printOut(`${errorEnvelope(errorBody(error))}\n`);
-  else process.stderr.write(humanError(error));
+  const isTold = !isAfter && formatOf(args) === 'json' && (await tryPrint(`${errorEnvelope(errorBody(error))}\n`));
+  if (!isTold) process.stderr.write(humanError(error));
   return exitOf(error);
 }
+
+/** False when stdout takes nothing: then stderr has to do. */
+async function tryPrint(text: string): Promise<boolean> {
+  try {
+    await printWhole(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** Words before a command that is to be run on the other host: neither this host's path nor its state folder belongs into it. */
+const ELSEWHERE = /(?:on that host|on the other host|there|a new one)$/i;
+/** Candidates of an id that are named; whoever typed too little of it knows that with five. */
+const NAMED_IDS = 5;
 
 /** The daemon names commands as `ax …`: here they become what this shell can run, with the program's path and the state folder. */
 function readyToRun(error: AxError, args: readonly string[]): AxError {
   if (error.fix === undefined || error.code === 'usage') return error;
   const called = axCommand(axOf(args));
   const fix = error.fix.replaceAll(
-    /(^|[:;,] |: )ax (?=(?:daemon|host|agent|send|messages|admin) )/g,
-    (_match, before: string) => `${before}${called} `,
+    /(^|[:;,] )ax (?=(?:daemon|host|agent|send|messages|admin) )/g,
+    (found, before: string, at: number, whole: string) => (ELSEWHERE.test(whole.slice(0, at)) ? found : `${before}${called} `),
   );
   return fix === error.fix
     ? error
@@ -48,16 +65,19 @@ function readyToRun(error: AxError, args: readonly string[]): AxError {
 function humanError(error: AxError): string {
   const details = error.details ?? {};
   const candidates = details['candidates'];
-  const listed = Array.isArray(candidates)
-    ? ` (${(candidates as readonly string[]).filter((entry) => !error.message.includes(entry)).join(', ')})`
-    : '';
-  let text = `ax: ${visible(error.message)}${listed === ' ()' ? '' : visible(listed)}\n`;
+  const unnamed = Array.isArray(candidates) ? (candidates as readonly string[]).filter((entry) => !error.message.includes(entry)) : [];
+  const named = error.code === 'ambiguous_id' ? unnamed.slice(0, NAMED_IDS) : unnamed;
+  const more = unnamed.length - named.length;
+  const listed = unnamed.length === 0 ? '' : ` (${named.join(', ')}${more > 0 ? ` and ${more} more` : ''})`;
+  let text = `ax: ${visible(error.message)}${visible(listed)}\n`;
   if (error.fix === 'owner') {
     const command = details['command'];
     text += `fix: the owner of the other host must allow it${typeof command === 'string' ? `, there: ${visible(command)}` : ''}\n`;
   } else if (error.fix !== undefined) {
     text += `fix: ${visible(error.fix)}\n`;
   }
-  if (typeof details['retry'] === 'string') text += `retry: ${visible(details['retry'])}\n`;
+  // What has ended for good ends so again: the line is of use only where something may still change.
+  const isOver = SENDER_ENDS.has(details['state'] as SenderState);
+  if (typeof details['retry'] === 'string' && !isOver) text += `retry: ${visible(details['retry'])}\n`;
   return text;
 }

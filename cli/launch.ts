@@ -8,8 +8,11 @@ import { spawn } from 'node:child_process';
 import type { ChildProcess } from 'node:child_process';
 import { closeSync, fstatSync, mkdirSync, openSync, readFileSync, readSync, renameSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { parseListenAddress } from '../protocol/address.ts';
-import { AxError } from '../protocol/errors.ts';
+import { createInterface } from 'node:readline';
+import { parseHostRef, parseListenAddress } from '../protocol/address.ts';
+import { asFields } from '../protocol/codec.ts';
+import { AxError, isErrorCode } from '../protocol/errors.ts';
+import type { ErrorDetails } from '../protocol/errors.ts';
 import { call } from './client.ts';
 import { axCommand, daemonEnvironment, daemonProgram } from './environment.ts';
 import type { Environment } from './environment.ts';
@@ -38,7 +41,8 @@ export async function greet(environment: Environment): Promise<Hello | undefined
   try {
     return await call<Hello>(environment, 'daemon.hello', {}, { what: null, timeoutMs: HELLO_TIMEOUT_MS });
   } catch (error) {
-    if (error instanceof AxError && error.code === 'daemon_unavailable') return undefined;
+    // One that is another user's listens all right: nothing may be started in its place.
+    if (error instanceof AxError && error.code === 'daemon_unavailable' && error.details?.['owner_uid'] === undefined) return undefined;
     throw error;
   }
 }
@@ -48,12 +52,25 @@ export interface LaunchFlags {
   readonly name: string | undefined;
 }
 
+/** What a host may call itself, judged before a daemon is started with it; AxError `invalid_argument`. */
+export function parseHostName(name: string): string {
+  const ref = parseHostRef(name);
+  if (ref.kind === 'alias') return ref.alias;
+  throw new AxError(
+    'invalid_argument',
+    `a host name cannot be "${visible(name)}": that means ${ref.kind === 'local' ? 'this host' : 'another host'}`,
+  );
+}
+
 /** The flags the last daemon of this state folder was started with, for a restart without flags; a daemon writes them when it is ready. */
 export function lastFlags(environment: Environment): LaunchFlags {
   try {
     const known: unknown = JSON.parse(readFileSync(join(environment.stateDir, 'launch.json'), 'utf8'));
     const { listen, name } = known as { listen?: unknown; name?: unknown };
-    return { listen: Array.isArray(listen) ? listen.map(parseListenAddress) : [], name: typeof name === 'string' ? name : undefined };
+    return {
+      listen: Array.isArray(listen) ? listen.map(parseListenAddress) : [],
+      name: typeof name === 'string' ? parseHostName(name) : undefined,
+    };
   } catch {
     return { listen: [], name: undefined }; // never started, or unreadable: config.json decides, as for a first start
   }
@@ -69,10 +86,45 @@ function daemonWords(environment: Environment, flags: LaunchFlags): string[] {
   ];
 }
 
-/** The daemon in the foreground. Its stdout goes to our stderr: stdout holds the one ready line, which the caller prints. */
-export function runInForeground(environment: Environment, flags: LaunchFlags): ChildProcess {
+export interface Foreground {
+  readonly child: ChildProcess;
+  /** Why it ended before it was ready, in its own words; undefined when it said nothing. */
+  readonly failure: () => AxError | undefined;
+}
+
+/** The daemon in the foreground. Stdout is for the one ready line, which the caller prints: what else the daemon says there goes to stderr. */
+export function runInForeground(environment: Environment, flags: LaunchFlags): Foreground {
   makeStateDir(environment);
-  return spawn(process.execPath, daemonWords(environment, flags), { stdio: ['ignore', 2, 2], env: daemonEnvironment() });
+  const words = [...daemonWords(environment, flags), '--format', 'json'];
+  const child = spawn(process.execPath, words, { stdio: ['ignore', 'pipe', 2], env: daemonEnvironment() });
+  let failure: AxError | undefined;
+  if (child.stdout !== null)
+    createInterface({ input: child.stdout }).on('line', (line) => {
+      const said = objectOf(line);
+      if (said?.['type'] === 'daemon_ready') return;
+      const error = said?.['type'] === 'error' ? objectOf(JSON.stringify(said['error'])) : undefined;
+      if (error === undefined) process.stderr.write(`${line}\n`);
+      else failure = failureOf(error, error['message']);
+    });
+  return { child, failure: () => failure };
+}
+
+function objectOf(line: string): Record<string, unknown> | undefined {
+  try {
+    return asFields(JSON.parse(line), 'a line');
+  } catch {
+    return undefined;
+  }
+}
+
+/** An error in a daemon's own words, out of its JSON. */
+function failureOf(said: Record<string, unknown>, message: unknown): AxError | undefined {
+  const { code, fix, details } = said;
+  if (!isErrorCode(code) || typeof message !== 'string') return undefined;
+  return new AxError(code, message, {
+    ...(typeof fix === 'string' ? { fix } : {}),
+    ...(typeof details === 'object' && details !== null ? { details: details as ErrorDetails } : {}),
+  });
 }
 
 /** Starts the daemon in the background and resolves when it answers; AxError `daemon_unavailable` with its last word when it ends instead. */
@@ -94,13 +146,15 @@ export async function startInBackground(environment: Environment, flags: LaunchF
     child.unref();
   }
   const isGone = child.exitCode !== null || child.signalCode !== null;
-  const last = lastLine(logPath(environment), from);
+  const said = logSince(logPath(environment), from);
+  const own = isGone ? said.failure : undefined;
+  const why = own?.message ?? said.last;
   throw new AxError(
     'daemon_unavailable',
-    `the daemon ${isGone ? 'ended at once' : `gave no answer in ${START_TIMEOUT_MS / 1000} s`}${last === '' ? '' : `: ${last}`}`,
+    `the daemon ${isGone ? 'ended at once' : `gave no answer in ${START_TIMEOUT_MS / 1000} s`}${why === '' ? '' : `: ${why}`}`,
     {
-      fix: axCommand(environment.ax, 'daemon', 'logs'),
-      details: { socket: environment.socketPath },
+      fix: own?.fix ?? axCommand(environment.ax, 'daemon', 'logs'),
+      details: { socket: environment.socketPath, ...(own === undefined ? {} : { reason: own.code }) },
     },
   );
 }
@@ -146,15 +200,21 @@ function makeFolders(path: string): void {
 
 function openLog(environment: Environment): number {
   const path = logPath(environment);
-  const log = openSync(path, 'a', 0o600);
-  if (fstatSync(log).size < MAX_LOG_BYTES) return log;
-  closeSync(log);
-  renameSync(path, `${path}.1`);
-  return openSync(path, 'a', 0o600);
+  try {
+    const log = openSync(path, 'a', 0o600);
+    if (fstatSync(log).size < MAX_LOG_BYTES) return log;
+    closeSync(log);
+    renameSync(path, `${path}.1`);
+    return openSync(path, 'a', 0o600);
+  } catch (error) {
+    throw new AxError('invalid_argument', `the log ${path} cannot be written (${(error as NodeJS.ErrnoException).code ?? String(error)})`, {
+      cause: error,
+    });
+  }
 }
 
-/** The last line of the file behind `from`; of a JSON line its words. */
-function lastLine(path: string, from: number): string {
+/** What the file holds behind `from`: the daemon's own failure where it told one, and the last line, of a JSON line its words. */
+function logSince(path: string, from: number): { readonly failure: AxError | undefined; readonly last: string } {
   const file = openSync(path, 'r');
   try {
     const bytes = Buffer.alloc(16_384);
@@ -164,21 +224,20 @@ function lastLine(path: string, from: number): string {
       .toString('utf8', 0, read)
       .split('\n')
       .filter((line) => line.trim() !== '');
-    return visible(wordsOf(lines.at(-1) ?? '')).slice(0, 500);
+    const record = lines.map(objectOf).findLast((entry) => entry?.['msg'] === 'cannot run');
+    return {
+      failure: record === undefined ? undefined : failureOf(record, record['reason']),
+      last: visible(wordsOf(lines.at(-1) ?? '')).slice(0, 500),
+    };
   } finally {
     closeSync(file);
   }
 }
 
 function wordsOf(line: string): string {
-  if (!line.startsWith('{')) return line.replace(/^ax: /, '');
-  try {
-    const record = JSON.parse(line) as Record<string, unknown>;
-    const words = [record['msg'], record['message']].filter((part) => typeof part === 'string');
-    return words.length === 0 ? line : words.join(': ');
-  } catch {
-    return line;
-  }
+  const record = objectOf(line) ?? {};
+  const words = [record['msg'], record['message'], record['reason']].filter((part) => typeof part === 'string');
+  return words.length === 0 ? line : words.join(': ').split('\n', 1).join('');
 }
 
 /** Resolves true when nothing listens any more and the process has gone, false when that takes too long. */

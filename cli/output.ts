@@ -5,6 +5,7 @@
  * Invariant: `visible` gives no control, bidirectional, zero-width or otherwise invisible character, whatever it is given; all that
  * came from a peer, a daemon or a file passes through it before a person's terminal sees it. JSON escapes the same characters.
  */
+import { AxError } from '../protocol/errors.ts';
 import type { ErrorBody } from '../protocol/errors.ts';
 import { SCHEMA_VERSION } from '../protocol/version.ts';
 import { isColourRefused } from './environment.ts';
@@ -118,7 +119,13 @@ function delimited(format: 'csv' | 'tsv', columns: readonly string[], values: re
 
 function cellText(value: unknown): string {
   if (value === null || value === undefined) return '';
+  if (isWords(value)) return value.join(' ');
   return typeof value === 'string' ? value : JSON.stringify(value);
+}
+
+/** Texts that can stand beside one another and still be told apart; anything else in a cell is JSON. */
+function isWords(value: unknown): value is readonly string[] {
+  return Array.isArray(value) && value.every((entry) => typeof entry === 'string' && /^[^\s"[\]{}]+$/.test(entry));
 }
 
 /** Fields without those that are null, for the ones the contract marks as optional. */
@@ -150,7 +157,7 @@ export async function table(head: readonly string[], rows: readonly (readonly st
     chars: { ...Object.fromEntries(none.map((name) => [name, ''])), middle: '  ' },
     style: { 'padding-left': 0, 'padding-right': 0, head: [], border: [] },
   });
-  drawn.push(...rows.map((row) => row.map(visible)));
+  drawn.push(...rows.map((row) => row.map((cell) => visible(cell) || '-')));
   return drawn
     .toString()
     .split('\n')
@@ -190,33 +197,65 @@ export function isOlderThan(atMs: number, spanMs: number): boolean {
   return Date.now() - atMs > spanMs;
 }
 
-/** A span in its largest fitting unit. */
+const SPAN_UNITS = [
+  ['d', 86_400_000],
+  ['h', 3_600_000],
+  ['min', 60_000],
+  ['s', 1000],
+] as const;
+
+/** A span in its two largest units, rounded to the smaller of them: a limit of 72 h never reads as 2 d. */
 export function span(ms: number): string {
-  const units = [
-    ['d', 86_400_000],
-    ['h', 3_600_000],
-    ['min', 60_000],
-    ['s', 1000],
-  ] as const;
-  const unit = units.find(([, size]) => ms >= size * (size === 86_400_000 ? 2 : 1));
-  return unit === undefined ? `${Math.round(ms)} ms` : `${Math.floor(ms / unit[1])} ${unit[0]}`;
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 9950) return `${Math.round(ms / 100) / 10} s`;
+  const largest = Math.max(
+    0,
+    SPAN_UNITS.findIndex(([, size]) => ms >= size),
+  );
+  const smallest = SPAN_UNITS[Math.min(largest + 1, 3)]!;
+  let left = Math.round(ms / smallest[1]) * smallest[1];
+  const parts: string[] = [];
+  for (const [unit, size] of SPAN_UNITS) {
+    const count = Math.floor(left / size);
+    left -= count * size;
+    if (count > 0) parts.push(`${count} ${unit}`);
+  }
+  return parts.slice(0, 2).join(' ');
+}
+
+/** A number with its noun. */
+export function count(number: number, one: string, several: string): string {
+  return `${number} ${number === 1 ? one : several}`;
 }
 
 /** Bytes for people. */
 export function size(bytes: number): string {
-  if (bytes < 1024) return `${bytes} bytes`;
+  if (bytes < 1024) return bytes === 1 ? '1 byte' : `${bytes} bytes`;
   if (bytes < 1024 ** 2) return `${(bytes / 1024).toFixed(1)} KiB`;
   return bytes < 1024 ** 3 ? `${(bytes / 1024 ** 2).toFixed(1)} MiB` : `${(bytes / 1024 ** 3).toFixed(1)} GiB`;
 }
 
-/** Writes to stdout and resolves when it was taken; a reader that has gone (EPIPE) is no error here. */
+/** Writes to stdout and resolves when it was taken; a reader that has gone (EPIPE) is no error here. AxError `invalid_state`. */
 export async function printOut(text: string | Uint8Array): Promise<void> {
+  try {
+    await printWhole(text);
+  } catch (error) {
+    const code = (error as { cause?: NodeJS.ErrnoException }).cause?.code;
+    if (code !== 'EPIPE' && code !== 'ERR_STREAM_DESTROYED') throw error;
+  }
+}
+
+/** As `printOut`, but a reader that has gone is an error as well. */
+export async function printWhole(text: string | Uint8Array): Promise<void> {
   if (text.length === 0) return;
   await new Promise<void>((resolve, reject) => {
     process.stdout.write(text, (error) => {
-      const code = error !== null && error !== undefined && 'code' in error ? error.code : undefined;
-      if (error === null || error === undefined || code === 'EPIPE' || code === 'ERR_STREAM_DESTROYED') resolve();
-      else reject(error);
+      if (error === null || error === undefined) {
+        resolve();
+        return;
+      }
+      const why = 'code' in error ? String(error.code) : error.message;
+      reject(new AxError('invalid_state', `the output could not be written (${why})`, { cause: error }));
     });
   });
 }

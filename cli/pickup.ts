@@ -7,10 +7,10 @@
  */
 import { fstatSync, fsyncSync } from 'node:fs';
 import { link, lstat, mkdir, open, readdir, realpath, rename, stat, unlink } from 'node:fs/promises';
-import { basename, dirname, join, relative, resolve, sep } from 'node:path';
+import { basename, dirname, join, relative, sep } from 'node:path';
 import { AxError } from '../protocol/errors.ts';
 import { METADATA_RETENTION_MS } from '../protocol/limits.ts';
-import { randomWord } from './environment.ts';
+import { absolute, randomWord } from './environment.ts';
 import type { Environment } from './environment.ts';
 import { isOlderThan } from './output.ts';
 import { awaiting, pause } from './wait.ts';
@@ -51,25 +51,32 @@ async function writePart(text: string): Promise<void> {
 
 /**
  * Refuses an --output that an agent may not write: inside a harness's shell it must be a new, visible file in the workspace, because the
- * bytes are a stranger's and a rule may let the command run unasked. Gives the path to write to. AxError `invalid_argument`, `not_found`.
+ * bytes are a stranger's and a rule may let the command run unasked. Gives the path to write to, and whether a file is there already; while
+ * the workspace is not known (null) only the rest is judged. AxError `invalid_argument`, `not_found`.
  */
-export async function requireOutput(environment: Environment, file: string, workspace: string): Promise<string> {
-  const folder = await realpath(dirname(resolve(file))).catch((error: NodeJS.ErrnoException) => {
+export async function requireOutput(
+  environment: Environment,
+  file: string,
+  workspace: string | null,
+): Promise<{ readonly path: string; readonly exists: boolean }> {
+  const folder = await realpath(dirname(absolute(file))).catch((error: NodeJS.ErrnoException) => {
     throw new AxError('not_found', `the folder of ${file} cannot be used (${error.code ?? error.message})`, { cause: error });
   });
   const path = join(folder, basename(file));
   const found = await lstat(path).catch(() => undefined);
   if (found !== undefined && !found.isFile()) throw new AxError('invalid_argument', `${path} exists and is not a plain file`);
-  if (environment.harnessShell === null) return path;
+  const exists = found !== undefined;
+  if (environment.harnessShell === null) return { path, exists };
+  if (exists)
+    throw new AxError('invalid_argument', `${path} exists already: give another name; inside an agent's shell --output makes a new file`);
+  if (workspace === null) return { path, exists };
   const inside = relative(await realpath(workspace).catch(() => workspace), path);
   if (inside === '' || inside.startsWith('..') || inside.startsWith(sep)) {
     throw new AxError('invalid_argument', `inside an agent's shell --output stays in the workspace ${workspace}`);
   }
   if (inside.split(sep).some((part) => part.startsWith('.')))
     throw new AxError('invalid_argument', "inside an agent's shell --output takes no hidden file or folder");
-  if (found !== undefined)
-    throw new AxError('invalid_argument', `${path} exists already; inside an agent's shell --output makes a new file`);
-  return path;
+  return { path, exists };
 }
 
 /** Writes the bytes whole (0600, fsynced with their folder) under their final name; AxError `invalid_state` when that fails. */

@@ -44,6 +44,8 @@ export async function run(args: readonly string[]): Promise<void> {
 function usageError(root: Command, args: readonly string[], error: CommanderError, written: string): AxError {
   const words = commandWords(root, args);
   const fix = ['ax', ...words, '--help'].join(' ');
+  const unknown = error.code === 'commander.help' ? unknownHelp(root, args) : undefined;
+  if (unknown !== undefined) return new AxError('usage', `unknown command '${unknown}'`, { fix });
   if (error.code === 'commander.help') {
     if (formatOf(args) !== 'json') process.stderr.write(`${written}\n`);
     return new AxError('usage', `\`${['ax', ...words].join(' ')}\` needs ${words.length === 0 ? 'a command' : 'a verb'} behind it`, {
@@ -55,12 +57,29 @@ function usageError(root: Command, args: readonly string[], error: CommanderErro
   return new AxError('usage', message, { fix });
 }
 
+/** The word behind `help` that names no command, where there is one. */
+function unknownHelp(root: Command, args: readonly string[]): string | undefined {
+  let at = root;
+  for (const [i, arg] of args.entries()) {
+    if (arg === 'help') {
+      const asked = args[i + 1];
+      return asked === undefined || asked.startsWith('-') || find(at, asked) !== undefined ? undefined : asked;
+    }
+    at = find(at, arg) ?? at;
+  }
+  return undefined;
+}
+
+function find(at: Command, word: string): Command | undefined {
+  return at.commands.find((command) => command.name() === word || command.aliases().includes(word));
+}
+
 /** The words of the line that name commands, as far as they go. */
 function commandWords(root: Command, args: readonly string[]): string[] {
   const words: string[] = [];
   let at = root;
   for (const arg of args) {
-    const next = at.commands.find((command) => command.name() === arg || command.aliases().includes(arg));
+    const next = find(at, arg);
     if (next === undefined) continue;
     words.push(next.name());
     at = next;

@@ -3,7 +3,7 @@
  *
  * Owns the wording only. Nothing here says more than the daemon said.
  */
-import type { MessageStatus } from '../protocol/control.ts';
+import type { MessageStatus, WaitingRow } from '../protocol/control.ts';
 import type { Environment } from './environment.ts';
 import { axCommand } from './environment.ts';
 import { ago, paint, rowsOf, size, span, visible, withoutNull } from './output.ts';
@@ -14,6 +14,13 @@ export function statusFields(status: MessageStatus): Fields {
     ...withoutNull({ ...status }, 'receiver_state', 'receiver_at', 'receiver_notice', 'cause', 'stored_as'),
     destination: withoutNull({ ...status.destination }, 'session_id'),
   };
+}
+
+/** How many wait, and the oldest of them; `count` is all there are where the daemon says so. */
+export function waitingRows(waiting: readonly WaitingRow[], count: number | undefined, shown: number): string[] {
+  const total = Math.max(count ?? 0, waiting.length);
+  const listed = waiting.slice(0, shown).map((row) => `  ${row.message_id}  ${row.kind}  ${size(row.bytes)}`);
+  return [`waiting: ${total}`, ...listed, ...(total > listed.length ? [`  and ${total - listed.length} more`] : [])];
 }
 
 const SIDES = { sender: 'sent from this host', receiver: 'received by this host', local: 'from this host to itself' } as const;
@@ -47,7 +54,7 @@ function words(status: MessageStatus): string {
     ...(status.uncertain ? ['outcome of the last attempt unknown'] : []),
     ...(status.cancel_requested ? ['cancel requested'] : []),
     ...(status.handed_out_at !== null && status.fetched_at === null && status.state !== 'fetched' ? ['handed out, unconfirmed'] : []),
-    ...(status.live_session === true && status.state !== 'fetched' ? ['a session lives'] : []),
+    ...(status.live_session === true && status.state !== 'fetched' ? ['a session is live there'] : []),
   ];
   return extra.length === 0 ? status.state : `${status.state} (${extra.join('; ')})`;
 }

@@ -24,9 +24,11 @@ import { AxError } from '../protocol/errors.ts';
 import { hostKeyFromSeed } from '../protocol/identity.ts';
 import type { HostKey } from '../protocol/identity.ts';
 import { nameFrom, parseName } from '../protocol/ids.ts';
+import { shellQuote } from '../protocol/paths.ts';
 
 const PORT = 19264;
 const SEED_BYTES = 32;
+const FIELDS = ['name', 'listen', 'announce', 'claude_config_dirs', 'codex_homes'] as const;
 
 export interface Config {
   readonly name: string;
@@ -46,24 +48,27 @@ export function readConfig(
   const file = join(stateDir, 'config.json');
   const raw = readJson(file);
   for (const key of Object.keys(raw))
-    if (!['name', 'listen', 'announce', 'claude_config_dirs', 'codex_homes'].includes(key))
-      throw new AxError('invalid_argument', `${file}: unknown field "${key}"`);
-  const listen = flags.listen.length > 0 ? flags.listen : strings(raw, 'listen', file);
-  const roots = strings(raw, 'claude_config_dirs', file) ?? [];
-  for (const root of roots)
-    if (!isAbsolute(root)) throw new AxError('invalid_argument', `${file}: claude_config_dirs takes absolute paths`);
+    if (!(FIELDS as readonly string[]).includes(key)) throw wrong(file, `unknown field "${key}"`, `known fields: ${FIELDS.join(', ')}`);
+  const own = {
+    name: raw['name'] === undefined ? undefined : inFile(file, 'name', () => parseName(raw['name'], 'a host name')),
+    listen: addresses(raw, 'listen', file),
+    announce: addresses(raw, 'announce', file) ?? [],
+    roots: folders(raw, 'claude_config_dirs', file),
+  };
+  folders(raw, 'codex_homes', file); // of no effect yet, but what is wrong in it is told today
   const home = environment['HOME'];
-  const own = environment['CLAUDE_CONFIG_DIR'];
-  const name = flags.name ?? raw['name'];
+  const environmentDir = environment['CLAUDE_CONFIG_DIR'];
+  const name = flags.name === undefined ? own.name : parseName(flags.name, 'a host name');
   return {
-    name: name === undefined ? nameFrom(hostname().split('.')[0], 'host') : parseName(name, 'a host name'),
-    listen: (listen ?? [`/ip4/0.0.0.0/tcp/${PORT}`, `/ip6/::/tcp/${PORT}`]).map(parseListenAddress),
-    announce: (strings(raw, 'announce', file) ?? []).map(parseListenAddress),
+    name: name ?? nameFrom(hostname().split('.')[0], 'host'),
+    listen:
+      flags.listen.length > 0 ? flags.listen.map(parseListenAddress) : (own.listen ?? [`/ip4/0.0.0.0/tcp/${PORT}`, `/ip6/::/tcp/${PORT}`]),
+    announce: own.announce,
     claudeConfigDirs: [
       ...new Set([
         ...(home === undefined ? [] : [join(home, '.claude')]),
-        ...(own !== undefined && isAbsolute(own) ? [own] : []),
-        ...roots,
+        ...(environmentDir !== undefined && isAbsolute(environmentDir) ? [environmentDir] : []),
+        ...own.roots,
       ]),
     ],
   };
@@ -75,23 +80,59 @@ function readJson(file: string): Record<string, unknown> {
     text = readFileSync(file, 'utf8');
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') return {};
-    throw new AxError('invalid_argument', `${file} cannot be read`, { cause: error });
+    const code = (error as NodeJS.ErrnoException).code ?? '';
+    throw new AxError('invalid_argument', `${file} cannot be read (${code})`, {
+      fix: 'make it a file that this user can read, or remove it',
+      cause: error,
+    });
   }
   try {
     const value: unknown = JSON.parse(text);
     if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value as Record<string, unknown>;
   } catch (error) {
-    throw new AxError('invalid_argument', `${file} is not JSON: ${error instanceof Error ? error.message : ''}`, { cause: error });
+    throw new AxError('invalid_argument', `${file} is not JSON: ${error instanceof Error ? error.message : ''}`, {
+      fix: `correct ${file}, or remove it`,
+      cause: error,
+    });
   }
-  throw new AxError('invalid_argument', `${file} must hold one JSON object`);
+  throw new AxError('invalid_argument', `${file} must hold one JSON object`, { fix: `correct ${file}, or remove it` });
+}
+
+function wrong(file: string, what: string, fix: string, cause?: unknown): AxError {
+  return new AxError('invalid_argument', `${file}: ${what}`, { fix, cause });
+}
+
+/** A refusal of a value, with the file and the field it stands in. */
+function inFile<T>(file: string, key: string, parse: () => T): T {
+  try {
+    return parse();
+  } catch (error) {
+    if (!(error instanceof AxError)) throw error;
+    throw wrong(file, `"${key}": ${error.message}`, `correct "${key}" in ${file}, or take it out`, error);
+  }
 }
 
 function strings(raw: Record<string, unknown>, key: string, file: string): readonly string[] | undefined {
   const value = raw[key];
   if (value === undefined) return undefined;
-  if (!Array.isArray(value) || value.some((entry) => typeof entry !== 'string'))
-    throw new AxError('invalid_argument', `${file}: "${key}" is a list of strings`);
-  return value as string[];
+  return inFile(file, key, () => {
+    if (!Array.isArray(value) || value.some((entry) => typeof entry !== 'string'))
+      throw new AxError('invalid_argument', 'it is a list of strings');
+    return value as string[];
+  });
+}
+
+function addresses(raw: Record<string, unknown>, key: string, file: string): readonly string[] | undefined {
+  const list = strings(raw, key, file);
+  return list?.map((entry) => inFile(file, key, () => parseListenAddress(entry)));
+}
+
+function folders(raw: Record<string, unknown>, key: string, file: string): readonly string[] {
+  const list = strings(raw, key, file) ?? [];
+  return inFile(file, key, () => {
+    for (const entry of list) if (!isAbsolute(entry)) throw new AxError('invalid_argument', 'it takes absolute paths');
+    return list;
+  });
 }
 
 /** Makes the state folder (0700) or checks that it is ours and private. AxError `invalid_state`. */
@@ -136,7 +177,10 @@ function readSeed(file: string, uid: number): Uint8Array | undefined {
     if (lstatSync(file).isSymbolicLink()) throw new AxError('invalid_state', `${file} is a symbolic link; the host key must be a file`);
     descriptor = openSync(file, 'r');
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
+    const code = (error as NodeJS.ErrnoException).code;
+    if (code === 'ENOENT') return undefined;
+    if (code === 'EACCES')
+      throw new AxError('invalid_state', `${file} cannot be read (${code})`, { fix: `chmod 600 ${shellQuote(file)}`, cause: error });
     throw error;
   }
   try {
@@ -144,7 +188,7 @@ function readSeed(file: string, uid: number): Uint8Array | undefined {
     if (!facts.isFile() || facts.uid !== uid) throw new AxError('invalid_state', `${file} is not a file of this user`);
     if ((facts.mode & 0o077) !== 0)
       throw new AxError('invalid_state', `${file} can be read by others (mode ${(facts.mode & 0o777).toString(8)})`, {
-        fix: `chmod 600 ${file}`,
+        fix: `chmod 600 ${shellQuote(file)}`,
       });
     const seed = readFileSync(descriptor);
     if (seed.length !== SEED_BYTES)

@@ -10,18 +10,11 @@
 import { AxError } from '../protocol/errors.ts';
 import type { HarnessName } from '../protocol/address.ts';
 import type { HostId, MessageId } from '../protocol/ids.ts';
-import {
-  MAX_KEPT_BYTES_PER_PEER,
-  MAX_KEPT_PER_PEER,
-  MAX_TOMBSTONES_PER_PEER,
-  MAX_WAITING_BYTES_PER_PEER,
-  MAX_WAITING_PER_PEER,
-  METADATA_RETENTION_MS,
-  RETRY_CAP_MS,
-} from '../protocol/limits.ts';
+import { MAX_TOMBSTONES_PER_PEER, METADATA_RETENTION_MS, RETRY_CAP_MS } from '../protocol/limits.ts';
 import { receiverMay } from '../protocol/states.ts';
 import type { MessageKind, NoticeOutcome, ReceiverState } from '../protocol/states.ts';
 import { addressKey, getRow, nextSeq, NOTHING, pack, seqKey, under, unpack } from './store/rows.ts';
+import { weigh, weightOf } from './store/weights.ts';
 import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
 
 /** What became of the last notice that spoke for a message; `detail` in words fixed by ax. */
@@ -109,11 +102,8 @@ export class Inbox {
         throw new AxError('key_conflict', 'this id already names another message from that host');
       return { kind: 'duplicate', row: getRow<Received>(tx, 'inbox', seqKey(seen.seq)) };
     }
-    this.#weigh(tx, 'waiting', fresh.sender, 1, fresh.bytes, { messages: MAX_WAITING_PER_PEER, bytes: MAX_WAITING_BYTES_PER_PEER });
-    this.#weigh(tx, 'kept', fresh.sender, 1, weightOf(fresh) + body.length, {
-      messages: MAX_KEPT_PER_PEER,
-      bytes: MAX_KEPT_BYTES_PER_PEER,
-    });
+    weigh(tx, 'waiting', fresh.sender, 1, fresh.bytes);
+    weigh(tx, 'kept', fresh.sender, 1, weightOf(fresh.signed) + body.length);
     const row: Received = {
       ...fresh,
       seq: nextSeq(tx, 'inbox'),
@@ -321,7 +311,7 @@ export class Inbox {
       const row = getRow<Received>(tx, 'inbox', seq);
       if (row !== undefined) {
         tx.remove('inbox_index', `i/${row.id}/${row.sender}`);
-        this.#weigh(tx, 'kept', row.sender, -1, -weightOf(row));
+        weigh(tx, 'kept', row.sender, -1, -weightOf(row.signed));
       }
       tx.remove('inbox', seq);
     }
@@ -353,56 +343,20 @@ export class Inbox {
     tx.put('inbox', seqKey(row.seq), pack(next));
     if (wasOpen && !isOpen(next)) {
       for (const key of openKeys(row)) tx.remove('inbox_index', key);
-      this.#weigh(tx, 'waiting', row.sender, -1, -row.bytes);
+      weigh(tx, 'waiting', row.sender, -1, -row.bytes);
     }
     const body = next.bodyKept && next.state !== 'cancelled' ? undefined : tx.get('inbox_body', seqKey(row.seq));
     if (body !== undefined) {
       tx.remove('inbox_body', seqKey(row.seq));
-      this.#weigh(tx, 'kept', row.sender, 0, -body.length);
+      weigh(tx, 'kept', row.sender, 0, -body.length);
     }
     return next;
-  }
-
-  /** Keeps count and bytes of what waits unread (`waiting`) and of all that is stored (`kept`) from a sender; AxError `limit` past the bounds. */
-  #weigh(
-    tx: StoreTransaction,
-    what: 'waiting' | 'kept',
-    sender: HostId,
-    messages: number,
-    bytes: number,
-    bounds?: { messages: number; bytes: number },
-  ): void {
-    const key = `${what}/${sender}`;
-    const old = getRow<{ messages: number; bytes: number }>(tx, 'meta', key) ?? { messages: 0, bytes: 0 };
-    const next = { messages: Math.max(0, old.messages + messages), bytes: Math.max(0, old.bytes + bytes) };
-    const over =
-      bounds === undefined
-        ? undefined
-        : next.messages > bounds.messages
-          ? bounds.messages
-          : next.bytes > bounds.bytes
-            ? bounds.bytes
-            : undefined;
-    if (over !== undefined)
-      throw new AxError(
-        'limit',
-        `${old.messages} messages with ${old.bytes} bytes from that host are ${what === 'kept' ? 'kept here' : 'unread'}; the bound is ${over}`,
-        {
-          details: { limit: over, retry_after_ms: RETRY_CAP_MS },
-        },
-      );
-    tx.put('meta', key, pack(next));
   }
 
   #remember(tx: StoreTransaction, sender: HostId, id: MessageId, seen: Seen): void {
     tx.put('seen', `${sender}/${id}`, pack(seen));
     tx.put('seen', `~/${seqKey(seen.ran + METADATA_RETENTION_MS)}/${sender}/${id}`, NOTHING);
   }
-}
-
-/** What a row weighs on the disk beside its body, bytes: the envelope, and about as much as row, indexes and events take. */
-function weightOf(row: Pick<Received, 'signed'>): number {
-  return row.signed.length + 1024;
 }
 
 /** The index keys that a row has as long as it is unread. */

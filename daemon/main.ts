@@ -2,10 +2,11 @@
  * The composition root: the only file that sees adapters and core together, and the daemon's whole life as a process.
  *
  * Owns the order: state folder, lock, key, store, link, harnesses, core, control socket, ready line. An operating error is one
- * sentence and exit 1; anything unforeseen is logged and ends the process, which is safe because the store is.
+ * record with its sentence and fix, and exit 1; anything unforeseen is logged and ends the process, which is safe because the store is.
+ * Stderr holds JSON lines and nothing else; stdout one object (ready, or the error) when `--format json` asks for it.
  * Run by `ax daemon run` and `ax daemon start`; it scrubs nothing and asks nothing of its terminal.
  */
-import { existsSync, readFileSync, realpathSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, realpathSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { once } from 'node:events';
 import { createServer } from 'node:net';
 import { networkInterfaces } from 'node:os';
@@ -13,7 +14,7 @@ import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import pino from 'pino';
-import { AxError, errorBody, toAxError } from '../protocol/errors.ts';
+import { errorBody, toAxError } from '../protocol/errors.ts';
 import { requireNoticeSafe, USUAL_PATH } from '../protocol/notice.ts';
 import type { AxCommand } from '../protocol/notice.ts';
 import { controlSocketPath, defaultStateDir } from '../protocol/paths.ts';
@@ -87,8 +88,7 @@ function findAx(stateDir: string): AxCommand {
 async function listenAddresses(wanted: readonly string[], portsFile: string): Promise<string[]> {
   const hasIpv6 = Object.values(networkInterfaces()).some((list) => list?.some((one) => one.family === 'IPv6') === true);
   const usable = wanted.filter((address) => hasIpv6 || wanted.length === 1 || !address.startsWith('/ip6/'));
-  const last: unknown = existsSync(portsFile) ? JSON.parse(readFileSync(portsFile, 'utf8')) : {};
-  const chosen = typeof last === 'object' && last !== null ? (last as Record<string, unknown>) : {};
+  const chosen = readRecord(portsFile);
   return Promise.all(
     usable.map(async (address) => {
       const port = chosen[address];
@@ -96,6 +96,28 @@ async function listenAddresses(wanted: readonly string[], portsFile: string): Pr
       return address.replace(/\/tcp\/0$/, `/tcp/${port}`);
     }),
   );
+}
+
+/** What an earlier daemon noted for the next; a record that is missing, empty or damaged is an empty one, for none may stop a start. */
+function readRecord(file: string): Record<string, unknown> {
+  try {
+    const value: unknown = JSON.parse(readFileSync(file, 'utf8'));
+    return typeof value === 'object' && value !== null ? (value as Record<string, unknown>) : {};
+  } catch {
+    return {};
+  }
+}
+
+/** Writes such a record whole or not at all. That it cannot be written is logged, and the daemon goes on. */
+function writeRecord(file: string, value: object, log: Log): void {
+  try {
+    const aside = `${file}.new`;
+    rmSync(aside, { force: true });
+    writeFileSync(aside, JSON.stringify(value), { mode: 0o600, flag: 'wx' });
+    renameSync(aside, file);
+  } catch (error) {
+    log.warn('not noted for the next start', { file, reason: error instanceof Error ? error.message : String(error) });
+  }
 }
 
 async function isFree(port: number): Promise<boolean> {
@@ -111,7 +133,7 @@ async function isFree(port: number): Promise<boolean> {
   }
 }
 
-function rememberPorts(wanted: readonly string[], listening: readonly string[], portsFile: string): void {
+function rememberPorts(wanted: readonly string[], listening: readonly string[], portsFile: string, log: Log): void {
   const ports: Record<string, number> = {};
   for (const address of wanted) {
     if (!address.endsWith('/tcp/0')) continue;
@@ -120,7 +142,7 @@ function rememberPorts(wanted: readonly string[], listening: readonly string[], 
     const port = found?.split('/tcp/')[1];
     if (port !== undefined) ports[address] = Number(port);
   }
-  if (Object.keys(ports).length > 0) writeFileSync(portsFile, JSON.stringify(ports), { mode: 0o600 });
+  if (Object.keys(ports).length > 0) writeRecord(portsFile, ports, log);
 }
 
 async function run(flags: Flags, log: Log): Promise<void> {
@@ -148,8 +170,8 @@ async function run(flags: Flags, log: Log): Promise<void> {
   });
   for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) process.on(signal, () => stopped.resolve(signal));
   await daemon.start();
-  writeFileSync(join(stateDir, 'launch.json'), JSON.stringify({ listen: flags.listen, name: flags.name }), { mode: 0o600 });
-  rememberPorts(config.listen, link.status().listen, portsFile);
+  writeRecord(join(stateDir, 'launch.json'), { listen: flags.listen, name: flags.name }, log);
+  rememberPorts(config.listen, link.status().listen, portsFile, log);
   const server = await serveControl({
     path: control,
     call: (method, params, actor) => daemon.call(method, params, actor),
@@ -157,13 +179,10 @@ async function run(flags: Flags, log: Log): Promise<void> {
     clock: systemClock,
   });
   const ready = { host_id: key.hostId, name: config.name, listen: link.status().listen, control };
-  process.stdout.write(
-    flags.json
-      ? `${JSON.stringify({ schema_version: SCHEMA_VERSION, ok: true, type: 'daemon_ready', ...ready })}\n`
-      : `ax daemon ready: ${ready.name} (${ready.host_id}), listening on ${ready.listen.join(', ') || 'nothing'}, control socket ${control}\n`,
-  );
+  if (flags.json) process.stdout.write(`${JSON.stringify({ schema_version: SCHEMA_VERSION, ok: true, type: 'daemon_ready', ...ready })}\n`);
   log.info('ready', ready);
   log.info('stopping', { reason: await stopped.promise });
+  daemon.drain();
   await server.close();
   await daemon.stop();
   lock.release();
@@ -171,23 +190,25 @@ async function run(flags: Flags, log: Log): Promise<void> {
 
 function main(): void {
   const log = makeLog();
-  const flags = readFlags();
   const crash = (error: unknown): void => {
     log.error('crash', { reason: error instanceof Error ? (error.stack ?? error.message) : String(error) });
     process.exit(1);
   };
   process.on('uncaughtException', crash);
   process.on('unhandledRejection', crash);
+  // Node's own way of telling a warning is not a line of JSON.
+  process.removeAllListeners('warning');
+  process.on('warning', (warning) => log.warn('warning', { reason: warning.message }));
   process.stdout.on('error', () => log.debug('nobody reads standard output'));
+  const flags = readFlags();
   run(flags, log).then(
     () => process.exit(0),
     (error: unknown) => {
-      const failed = error instanceof AxError ? error : toAxError(error);
-      log.error('cannot run', { code: failed.code, reason: failed.message });
-      if (flags.json)
-        process.stdout.write(`${JSON.stringify({ schema_version: SCHEMA_VERSION, ok: false, type: 'error', error: errorBody(failed) })}\n`);
-      process.stderr.write(`ax: ${failed.message}\n`);
-      process.exit(1);
+      const failed = toAxError(error);
+      log.error('cannot run', { code: failed.code, reason: failed.message, fix: failed.fix });
+      const body = { schema_version: SCHEMA_VERSION, ok: false, type: 'error', error: errorBody(failed) };
+      if (flags.json) process.stdout.write(`${JSON.stringify(body)}\n`, () => process.exit(1));
+      else process.exit(1);
     },
   );
 }

@@ -26,7 +26,7 @@ const RANKS: readonly (readonly [pattern: RegExp, rank: Rank])[] = [
   // The file named after its folder is the interface of the seam; its siblings implement it.
   [/^daemon\/([a-z-]+)\/\1\.ts$/, 'R1'],
   // Helpers over a seam's interface, for the core.
-  [/^daemon\/(store\/rows|clock\/within)\.ts$/, 'R1'],
+  [/^daemon\/(store\/(rows|weights)|clock\/within)\.ts$/, 'R1'],
   [/^daemon\/(clock|store|link|harness|verifier|files|log|control)\/.+\.ts$/, 'R5'],
   [/^daemon\/[^/]+\.ts$/, 'R3'],
   [/^cli\/(commands\/)?[^/]+\.ts$/, 'cli'],
@@ -64,7 +64,7 @@ const FRAMING = /^(it-pipe|it-length-prefixed|uint8arraylist)$/;
 const MAY_IMPORT_PACKAGE: readonly (readonly [file: RegExp, packages: RegExp])[] = [
   [/^protocol\//, /^(node:crypto|cborg(\/.*)?|tweetnacl|multiformats\/.+|@noble\/.+|@libp2p\/(crypto|peer-id)(\/.*)?)$/],
   [/^protocol\//, FRAMING],
-  [/^daemon\/(store|link|harness|clock|verifier|files|log)\/(?!(store|link|harness|clock|verifier|files|log|rows|within)\.ts$)/, /^node:/],
+  [/^daemon\/(store|link|harness|clock|verifier|files|log)\/(?!(store|link|harness|clock|verifier|files|log|rows|weights|within)\.ts$)/, /^node:/],
   [/^daemon\/(config|lock|log-[a-z]+)\.ts$/, /^node:/],
   [/^daemon\/store\/rows\.ts$/, /^node:crypto$/],
   [/^daemon\/control\/(?!methods)/, /^node:/],

@@ -5,6 +5,7 @@
  */
 import type { Command } from 'commander';
 import type { AdminStatus, EventRow, MessageStatus } from '../../protocol/control.ts';
+import { AxError } from '../../protocol/errors.ts';
 import { MAX_POLL_MS } from '../../protocol/limits.ts';
 import { call } from '../client.ts';
 import { action, noun, verb, wholeOption } from '../command.ts';
@@ -81,6 +82,7 @@ function overviewText(overview: AdminStatus): string {
 async function showEvents(run: Run): Promise<void> {
   const { environment, options } = run;
   const limit = wholeOption(options, 'limit', '--limit', 1);
+  if (limit !== undefined && options['follow'] === true) throw new AxError('usage', '--follow has no end: --limit does not go with it');
   let since = wholeOption(options, 'since', '--since', 0);
   if (options['follow'] !== true) {
     const found = await call<Events>(environment, 'admin.events', { since, limit });
@@ -100,7 +102,7 @@ async function showEvents(run: Run): Promise<void> {
     const found: Events = await call<Events>(
       environment,
       'admin.events',
-      { since, limit, wait_ms: MAX_POLL_MS },
+      { since, wait_ms: MAX_POLL_MS },
       { what: isFirst ? 'the next event' : null },
     );
     await printOut(eventLines(run, found.events, isFirst));

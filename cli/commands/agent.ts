@@ -4,7 +4,6 @@
  * Owns what `setup` prints for a session to go on with: what waits, the next command, and the rule that spares prompts (shown, never
  * written). Which session asks is what the harness's shell exports; the daemon proves it.
  */
-import { resolve } from 'node:path';
 import type { Command } from 'commander';
 import type { AgentRow, SessionHost, SessionRow, WaitingRow } from '../../protocol/control.ts';
 import { AxError } from '../../protocol/errors.ts';
@@ -12,14 +11,17 @@ import type { AxCommand } from '../../protocol/notice.ts';
 import { call } from '../client.ts';
 import { action, noun, textOption, verb } from '../command.ts';
 import type { Run } from '../command.ts';
-import { axCommand, fetchLine } from '../environment.ts';
-import { ago, note, size, table, visible, withoutNull } from '../output.ts';
+import { absolute, axCommand, fetchLine, requireLocalWorkspace } from '../environment.ts';
+import { ago, count, note, table, visible, withoutNull } from '../output.ts';
 import type { Fields } from '../output.ts';
+import { waitingRows } from '../status.ts';
 
 interface Setup {
   readonly agent: { readonly name: string; readonly harness: string; readonly workspace: string };
   readonly attachment: { readonly session_id: string; readonly state: string };
   readonly waiting: readonly WaitingRow[];
+  /** All that wait, also where only the oldest are listed. */
+  readonly waiting_count?: number;
   readonly warnings: readonly string[];
   readonly next: string | null;
 }
@@ -38,6 +40,7 @@ const SESSION_COLUMNS = [
   'reason',
   'version',
   'started_at',
+  'error',
 ];
 
 export function addAgent(root: Command): void {
@@ -64,7 +67,10 @@ export function addAgent(root: Command): void {
     verb(agent, 'remove <agent>', 'forget an agent; what waits for it stays and waits for a new setup', 'ax agent remove builder'),
     async (run) => {
       const removed = await call<{ name: string; waiting: number }>(run.environment, 'agent.remove', { name: run.args[0] });
-      const waiting = removed.waiting > 0 ? `; ${removed.waiting} unread messages wait for a new setup of its folder` : '';
+      const waiting =
+        removed.waiting > 0
+          ? `; ${count(removed.waiting, 'unread message waits', 'unread messages wait')} for a new setup of its folder`
+          : '';
       await run.print({ type: 'agent_removed', fields: { ...removed }, human: `removed ${visible(removed.name)}${waiting}` });
     },
   );
@@ -75,14 +81,15 @@ async function setup(run: Run): Promise<void> {
   const { environment, options } = run;
   requireSession(run);
   const typed = textOption(options, 'workspace');
-  const workspace = typed === undefined ? environment.localWorkspace : resolve(typed);
+  const workspace = typed === undefined ? requireLocalWorkspace(environment, 'add --workspace DIR') : absolute(typed);
   const done = await call<Setup>(environment, 'agent.setup', { name: textOption(options, 'name'), workspace });
   for (const warning of done.warnings) note(`warning: ${warning}`);
   const { agent, attachment, waiting, next } = done;
   const lines = [
     `${visible(agent.name)} is set up for ${visible(agent.harness)} in ${visible(agent.workspace)}; this session (${visible(attachment.session_id)}) is attached: ${visible(attachment.state)}`,
-    waiting.length === 0 ? 'Nothing waits. A notice comes into this conversation when something does.' : `waiting: ${waiting.length}`,
-    ...waiting.slice(0, 20).map((row) => `  ${row.message_id}  ${row.kind}  ${size(row.bytes)}`),
+    ...(waiting.length === 0
+      ? ['Nothing waits. A notice comes into this conversation when something does.']
+      : waitingRows(waiting, done.waiting_count, 20)),
     'To spare prompts, the user may allow these two in the permissions of the settings (ax does not write them):',
     ...allowRules(environment.ax).map((rule) => `  ${rule}`),
     ...(next === null ? [] : [`next: ${visible(next)}`]),
@@ -138,7 +145,7 @@ async function listSessions(run: Run): Promise<void> {
     sessions: entry.sessions.map((session) => withoutNull({ ...session }, 'reason')),
   }));
   const values = hosts.flatMap((entry) => {
-    const own = { host: entry.host, host_id: entry.host_id, state: entry.state };
+    const own = { host: entry.host, host_id: entry.host_id, state: entry.state, error: entry.error?.code };
     return entry.sessions.length === 0 ? [own] : entry.sessions.map((session) => ({ ...own, ...session }));
   });
   const blocks = await Promise.all(hosts.map(hostBlock));

@@ -15,7 +15,17 @@ import { action, collect, listOption, noun, textOption, verb } from '../command.
 import type { Options, Run } from '../command.ts';
 import { axCommand } from '../environment.ts';
 import type { Environment } from '../environment.ts';
-import { greet, lastFlags, logPath, runInForeground, startInBackground, START_TIMEOUT_MS, untilGone, untilReady } from '../launch.ts';
+import {
+  greet,
+  lastFlags,
+  logPath,
+  parseHostName,
+  runInForeground,
+  startInBackground,
+  START_TIMEOUT_MS,
+  untilGone,
+  untilReady,
+} from '../launch.ts';
 import type { Hello, LaunchFlags } from '../launch.ts';
 import { note, printOut, rowsOf, span, visible, visibleLines } from '../output.ts';
 import { awaiting } from '../wait.ts';
@@ -63,14 +73,17 @@ function withFlags(command: Command): Command {
 }
 
 function readFlags(options: Options): LaunchFlags {
-  return { listen: (listOption(options, 'listen') ?? []).map(parseListenAddress), name: textOption(options, 'name') };
+  const listen = listOption(options, 'listen');
+  const name = textOption(options, 'name');
+  if (listen?.length === 0) throw new AxError('invalid_argument', '--listen needs an address, such as /ip4/0.0.0.0/tcp/19264');
+  return { listen: (listen ?? []).map(parseListenAddress), name: name === undefined ? undefined : parseHostName(name) };
 }
 
 async function runDaemon(run: Run): Promise<void> {
   const { environment } = run;
-  const child = runInForeground(environment, readFlags(run.options));
+  const { child, failure } = runInForeground(environment, readFlags(run.options));
   const ended = new Promise<{ code: number | null; signal: NodeJS.Signals | null }>((resolve) =>
-    child.once('exit', (code, signal) => resolve({ code, signal })),
+    child.once('close', (code, signal) => resolve({ code, signal })),
   );
   const onTerminal = process.stdin.isTTY || process.stdout.isTTY || process.stderr.isTTY;
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
@@ -78,10 +91,13 @@ async function runDaemon(run: Run): Promise<void> {
     process.on(signal, () => void (signal === 'SIGINT' && onTerminal ? undefined : child.kill(signal)));
   }
   const hello = await awaiting(`the daemon to answer at ${environment.socketPath}`, untilReady(environment, child));
-  if (hello !== undefined && hello.pid === child.pid) await printReady(run);
+  const isReady = hello !== undefined && hello.pid === child.pid;
+  if (isReady) await printReady(run);
   else if (child.exitCode === null && child.signalCode === null)
     note(`the daemon runs (pid ${child.pid ?? 0}) but gave no answer in ${START_TIMEOUT_MS / 1000} s`);
   const { code, signal } = await ended;
+  if (!isReady && code !== 0 && signal === null)
+    throw failure() ?? new AxError('internal', `the daemon ended with status ${code}; its log above says why`);
   process.exitCode = signal === null ? (code ?? 1) : 128 + constants.signals[signal];
 }
 
@@ -97,7 +113,21 @@ async function start(run: Run, flags: LaunchFlags): Promise<void> {
   const running = await greet(environment);
   if (running === undefined) await startInBackground(environment, flags);
   else requireSameVersion(environment, running);
+  if (running !== undefined) noteOtherFlags(environment, flags);
   await printStatus(run, running === undefined ? 'started' : 'already running');
+}
+
+/** Flags change nothing in a daemon that runs: that is told, with the command that does change it. */
+function noteOtherFlags(environment: Environment, typed: LaunchFlags): void {
+  const old = lastFlags(environment);
+  const words = [
+    ...(typed.listen.length > 0 && typed.listen.join(' ') !== old.listen.join(' ')
+      ? typed.listen.flatMap((address) => ['--listen', address])
+      : []),
+    ...(typed.name !== undefined && typed.name !== old.name ? ['--name', typed.name] : []),
+  ];
+  if (words.length === 0) return;
+  note(`it runs with the flags it was started with; to change them: ${axCommand(environment.ax, 'daemon', 'restart', ...words)}`);
 }
 
 function requireSameVersion(environment: Environment, hello: Hello): void {
@@ -110,6 +140,7 @@ async function stop(environment: Environment): Promise<Hello | undefined> {
     if (!(error instanceof AxError) || error.code !== 'timeout') throw error;
     throw new AxError('timeout', `a process holds ${environment.socketPath} but does not answer; end it by hand`, {
       fix: axCommand(environment.ax, 'daemon', 'logs'),
+      details: { socket: environment.socketPath },
       cause: error,
     });
   });

@@ -7,17 +7,28 @@
 import type { Command } from 'commander';
 import type { HostRow } from '../../protocol/control.ts';
 import { AxError } from '../../protocol/errors.ts';
+import { DEFAULT_GRANTS, GRANT_ACTIONS } from '../../protocol/states.ts';
 import { call } from '../client.ts';
 import { action, collect, durationOption, listOption, noun, textOption, verb, wholeOption } from '../command.ts';
 import type { Run } from '../command.ts';
 import { axCommand, requireOwner } from '../environment.ts';
-import { ago, note, rowsOf, table, visible } from '../output.ts';
+import { ago, count, note, rowsOf, table, visible } from '../output.ts';
 import type { Fields } from '../output.ts';
 import { awaiting } from '../wait.ts';
 
 const COLUMNS = ['host_id', 'name', 'addresses', 'grants', 'state', 'last_seen_at', 'rtt_ms', 'version'];
 /** Longest pairing code that is read from stdin, bytes. */
 const MAX_CODE_BYTES = 8192;
+
+const GRANT_HELP = `what this host allows the other, with commas: ${GRANT_ACTIONS.join(', ')} (default ${DEFAULT_GRANTS.join(',')})`;
+
+/** Grants for people; the ones that nothing asks for yet say so. */
+function mayHere(grants: readonly string[]): string {
+  const hasEffect = (grant: string): boolean => (DEFAULT_GRANTS as readonly string[]).includes(grant);
+  return (
+    grants.map((grant) => (hasEffect(grant) ? visible(grant) : `${visible(grant)} (no effect in this version)`)).join(', ') || 'nothing'
+  );
+}
 
 export function addHost(root: Command): void {
   const host = noun(root, 'host', 'This host, and the hosts it is paired with', 'ax host list');
@@ -63,22 +74,22 @@ async function hostId(run: Run): Promise<void> {
 
 function addPairing(host: Command): void {
   const invite = asOwner(verb(host, 'invite', 'make a one-time pairing code for another host', 'ax host invite --ttl 15m'))
-    .option('--grant <actions>', 'what this host allows the other, with commas (default read,write,notify)', collect)
+    .option('--grant <actions>', GRANT_HELP, collect)
     .option('--ttl <span>', 'how long the code works (default 15m)');
   action(invite, async (run) => {
     requireOwner(run.environment, run.options['asOwner'] === true, 'host invite');
-    const params = { grants: listOption(run.options, 'grant'), ttl_ms: durationOption(run.options, 'ttl', '--ttl') };
+    const params = { grants: listOption(run.options, 'grant'), ttl_ms: durationOption(run.options, 'ttl', '--ttl', 1000) };
     const made = await call<{ code: string; expires_at: number; warnings?: readonly string[] }>(run.environment, 'host.invite', params);
     for (const warning of made.warnings ?? []) note(warning);
     const left = ago(made.expires_at).replace(/^in /, '');
-    const human = `${visible(made.code)}\n\nA secret, good once, for ${left}. On the other host, type it at the question of:\n  ax host join`;
+    const human = `${visible(made.code)}\n\nA secret, good once, for ${left}. On the other host, paste it at the question of:\n  ax host join`;
     await run.print({ type: 'host_invite', fields: { ...made }, human });
   });
   const join = asOwner(
     verb(host, 'join [code]', 'pair with the host that made a code; asks for it, or takes it on stdin (-)', 'ax host join --name hosta'),
   )
     .option('--name <alias>', 'what this host calls the other')
-    .option('--grant <actions>', 'what this host allows the other, with commas (default read,write,notify)', collect);
+    .option('--grant <actions>', GRANT_HELP, collect);
   action(join, async (run) => {
     requireOwner(run.environment, run.options['asOwner'] === true, 'host join');
     const code = await readCode(run.args[0]);
@@ -86,7 +97,7 @@ function addPairing(host: Command): void {
     const joined = await call<{ host_id: string; name: string; grants: string[] }>(run.environment, 'host.join', params, {
       what: 'the other host to answer',
     });
-    const human = `paired with ${visible(joined.name)} (${joined.host_id}); it may ${joined.grants.map(visible).join(', ')} here\nnext: ${axCommand(run.environment.ax, 'agent', 'sessions', joined.name)}`;
+    const human = `paired with ${visible(joined.name)} (${joined.host_id}); it may ${mayHere(joined.grants)} here\nnext: ${axCommand(run.environment.ax, 'agent', 'sessions', joined.name)}`;
     await run.print({ type: 'host_joined', fields: { ...joined }, human });
   });
   const add = asOwner(
@@ -94,9 +105,9 @@ function addPairing(host: Command): void {
       host,
       'add <alias> <address>',
       'know a host by hand; needed on both sides',
-      'ax host add hostb /ip4/192.0.2.7/tcp/19264/p2p/12D3KooW…',
+      'ax host add hostb /ip4/192.0.2.7/tcp/19264/p2p/12D3KooWLw7rWoEy1NrX6DsXbFQoTnpCBfRwvtjVNqUpDRaFWRZQ',
     ),
-  ).option('--grant <actions>', 'what this host allows the other, with commas (default read,write,notify)', collect);
+  ).option('--grant <actions>', GRANT_HELP, collect);
   action(add, async (run) => {
     requireOwner(run.environment, run.options['asOwner'] === true, 'host add');
     const params = { name: run.args[0], address: run.args[1], grants: listOption(run.options, 'grant') };
@@ -121,7 +132,7 @@ async function readCode(typed: string | undefined): Promise<string> {
   }
   if (typed === undefined && process.stdin.isTTY) {
     const { isCancel, password } = await import('@clack/prompts');
-    const answer = await password({ message: 'Pairing code', output: process.stderr });
+    const answer = await password({ message: 'Paste the pairing code (it is not shown)', output: process.stderr });
     if (isCancel(answer)) throw new AxError('usage', 'no code was given');
     return answer.trim();
   }
@@ -168,7 +179,7 @@ function hostText(row: HostRow, fingerprint: string, pending: unknown): string {
     ['host id', row.host_id],
     ['fingerprint', fingerprint],
     ...row.addresses.map((address) => ['address', address]),
-    ['may here', row.grants.join(', ') || 'nothing'],
+    ['may here', mayHere(row.grants)],
     ['seen', ago(row.last_seen_at)],
     ['round trip', row.rtt_ms === null ? '-' : `${row.rtt_ms.toFixed(1)} ms`],
     ['version', row.version ?? '-'],
@@ -193,7 +204,9 @@ function addChanges(host: Command): void {
     const params = { host: run.args[0], cancel_pending: run.options['cancelPending'] === true };
     const removed = await call<{ host_id: string; name: string; cancelled: unknown }>(run.environment, 'host.remove', params);
     const cancelled =
-      typeof removed.cancelled === 'number' && removed.cancelled > 0 ? `; ${removed.cancelled} waiting messages were cancelled` : '';
+      typeof removed.cancelled === 'number' && removed.cancelled > 0
+        ? `; ${count(removed.cancelled, 'waiting message was', 'waiting messages were')} cancelled`
+        : '';
     await run.print({
       type: 'host_removed',
       fields: { ...removed },

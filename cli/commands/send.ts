@@ -5,7 +5,8 @@
  * repeats the very same request.
  */
 import type { Command } from 'commander';
-import { AxError, isErrorCode } from '../../protocol/errors.ts';
+import { AxError, isErrorCode, toAxError } from '../../protocol/errors.ts';
+import type { ErrorDetails } from '../../protocol/errors.ts';
 import type { MessageStatus, QueuedMessage } from '../../protocol/control.ts';
 import { MAX_POLL_MS } from '../../protocol/limits.ts';
 import { SENDER_ENDS } from '../../protocol/states.ts';
@@ -18,8 +19,9 @@ import { action, durationOption, textOption, verb } from '../command.ts';
 import type { Options, Run } from '../command.ts';
 import { axCommand, newRequestId } from '../environment.ts';
 import type { Environment } from '../environment.ts';
-import { note, paint, span, visible, withoutNull } from '../output.ts';
 import { AfterAnswer } from '../failure.ts';
+import { span } from '../output.ts';
+import { noteQueued, printQueued } from '../queued.ts';
 import { pause, stopwatch } from '../wait.ts';
 
 const DEFAULT_WAIT_MS = 60_000;
@@ -76,13 +78,16 @@ function readTarget(options: Options): Record<string, unknown> {
   const session = textOption(options, 'session');
   const workspace = textOption(options, 'destinationWorkspace');
   const harness = textOption(options, 'harness');
-  if ((to === undefined) === (host === undefined)) throw new AxError('usage', 'say where to: --to NAME@HOST, or --host HOST');
+  if (to !== undefined && host !== undefined) throw new AxError('usage', 'say where to once: --to NAME@HOST or --host HOST, not both');
+  if (to === undefined && host === undefined) throw new AxError('usage', 'say where to: --to NAME@HOST, or --host HOST');
   if (to !== undefined) {
     if (session !== undefined || workspace !== undefined || harness !== undefined)
       throw new AxError('usage', '--session, --destination-workspace and --harness go with --host, not with --to');
     return { to };
   }
-  if ((session === undefined) === (workspace === undefined))
+  if (session !== undefined && workspace !== undefined)
+    throw new AxError('usage', 'with --host, give --session UUID or --destination-workspace DIR, not both');
+  if (session === undefined && workspace === undefined)
     throw new AxError('usage', 'with --host, give either --session UUID or --destination-workspace DIR');
   if (harness === undefined) throw new AxError('usage', 'with --host, give --harness claude or --harness codex behind `send`');
   // Only its form is judged here: the folder is the other host's, and is signed as typed.
@@ -100,10 +105,10 @@ export async function queue(
   const { options, environment } = run;
   const wait = textOption(options, 'wait');
   if (wait === undefined && textOption(options, 'timeout') !== undefined) throw new AxError('usage', '--timeout goes with --wait');
-  const timeoutMs = durationOption(options, 'timeout', '--timeout') ?? DEFAULT_WAIT_MS;
+  const timeoutMs = durationOption(options, 'timeout', '--timeout', 1) ?? DEFAULT_WAIT_MS;
   const spans = {
-    deadline_ms: durationOption(options, 'deadline', '--deadline'),
-    retention_ms: durationOption(options, 'retention', '--retention'),
+    deadline_ms: durationOption(options, 'deadline', '--deadline', 1000),
+    retention_ms: durationOption(options, 'retention', '--retention', 1000),
   };
   const requestId = textOption(options, 'requestId') ?? newRequestId();
   const body = await readBody(positional, options);
@@ -115,92 +120,86 @@ export async function queue(
     agent: textOption(options, 'agent'),
     request_id: requestId,
   };
+  const retry = retryLine(environment, requestId, body);
   let queued: QueuedMessage;
   try {
     queued = await call<QueuedMessage>(environment, method, request, { what: 'the daemon to store the message' });
   } catch (error) {
-    throw withRetry(environment, error, requestId, body);
+    throw withSession(environment, withRetry(error, requestId, retry), body);
   }
-  for (const line of queued.notes) note(line);
-  if (queued.from.agent === null && !queued.notes.some((line) => line.includes('reply'))) {
-    note('sent as the owner of this host, not as an agent: nobody can reply to it');
-  }
+  noteQueued(queued);
   if (wait === undefined) await printQueued(run, queued);
-  else await waitFor(run, queued, wait as 'accepted' | 'fetched', timeoutMs);
+  else await waitFor(run, queued, wait as 'accepted' | 'fetched', timeoutMs, { request_id: requestId, retry });
 }
 
-async function printQueued(run: Run, queued: QueuedMessage): Promise<void> {
-  await run.print({ type: 'message_queued', fields: queuedFields(queued), human: queuedText(run.environment, queued) });
-}
-
-function queuedFields(queued: QueuedMessage): Record<string, unknown> {
-  const { destination, from, notes: _notes, ...rest } = queued;
-  return {
-    ...withoutNull(rest, 'stored_as'),
-    destination: withoutNull({ ...destination }, 'session_id'),
-    from: withoutNull({ ...from }, 'agent'),
-    notes: queued.notes,
-  };
-}
-
-function queuedText(environment: Environment, queued: QueuedMessage): string {
-  const { destination, message_id: id } = queued;
-  const lines = [
-    `${paint('bold', queued.state)}  ${id}${queued.replayed ? '  (the same request as before: nothing was sent twice)' : ''}`,
-    `  to ${destination.harness} in ${visible(destination.workspace)} on ${visible(destination.host)}, from ${visible(queued.from.agent ?? 'the owner')}`,
-    `  ${whereItIs(queued.state, visible(destination.host), queued.live_session)}`,
-    ...(queued.stored_as === 'note' && queued.kind !== 'note' ? ['  It is kept as a note: that host allows this one no notices.'] : []),
-    `status: ${axCommand(environment.ax, 'admin', 'status', id)}`,
-  ];
-  return lines.join('\n');
-}
-
-/** Where a message is, that nobody has read it, and what will follow. */
-export function whereItIs(state: string, host: string, isLive: boolean | null): string {
-  const session = isLive === true ? 'a live session there is told' : 'a session there is told when one lives';
-  switch (state) {
-    case 'queued':
-    case 'forwarding':
-      return `Stored on this host; nobody has read it. It goes to ${host} as soon as that host answers; then ${session}.`;
-    case 'deferred':
-      return `Stored on this host; nobody has read it. ${host} does not take it now; ax tries again.`;
-    case 'accepted':
-      return `Stored on ${host}; nobody has read it. Next, ${session}, and fetches it.`;
-    case 'awaiting_setup':
-      return `Stored on ${host}; nobody has read it. No agent is set up for that folder yet; it waits for one.`;
-    case 'available':
-      return `Stored on ${host}; nobody has read it. Next, ${session}, and fetches it.`;
-    case 'fetched':
-      return 'The session has fetched it.';
-    default:
-      return 'Nobody has read it, and nothing more will follow.';
-  }
-}
-
-/** The line that repeats this request, and never sends twice, on whatever happened after the daemon was asked. */
-function withRetry(environment: Environment, thrown: unknown, requestId: string, body: Body): unknown {
+/** Attaches the line that repeats this request, and never sends twice, to whatever happened after the daemon was asked. */
+function withRetry(thrown: unknown, requestId: string, retry: string): unknown {
   // After a refusal for good the very same request would be refused again.
   if (!(thrown instanceof AxError) || !wasContacted(thrown) || (!thrown.retryable && !UNKNOWN.has(thrown.code))) return thrown;
+  return withDetails(thrown, { request_id: requestId, retry });
+}
+
+function withDetails(error: AxError, details: ErrorDetails, message = error.message): AxError {
+  return new AxError(error.code, message, {
+    ...(error.fix === undefined ? {} : { fix: error.fix }),
+    details: { ...error.details, ...details },
+    cause: error,
+  });
+}
+
+/** The line as it was typed, with the request id where it had none. */
+function retryLine(environment: Environment, requestId: string, body: Body): string {
   const typed = process.argv.slice(2);
   const hasId = typed.some((word) => word === '--request-id' || word.startsWith('--request-id='));
+  const at = endOfOptions(typed);
+  return lineOf(environment, hasId ? typed : [...typed.slice(0, at), '--request-id', requestId, ...typed.slice(at)], body);
+}
+
+function endOfOptions(typed: readonly string[]): number {
   const cut = typed.indexOf('--');
-  const at = cut < 0 ? typed.length : cut;
-  const words = hasId ? typed : [...typed.slice(0, at), '--request-id', requestId, ...typed.slice(at)];
-  const retry = `${[environment.ax.program, ...words].map(shellQuote).join(' ')}${body.isFromStdin ? '   (with the same bytes on stdin)' : ''}`;
+  return cut < 0 ? typed.length : cut;
+}
+
+function lineOf(environment: Environment, words: readonly string[], body: Body): string {
+  return `${[environment.ax.program, ...words].map(shellQuote).join(' ')}${body.isFromStdin ? '   (with the same bytes on stdin)' : ''}`;
+}
+
+/** Several sessions could be meant: the line that was typed, with one of them in place of what fits them all. */
+function withSession(environment: Environment, thrown: unknown, body: Body): unknown {
+  if (!(thrown instanceof AxError) || thrown.code !== 'ambiguous_destination') return thrown;
+  const candidates = thrown.details?.['candidates'];
+  const session = Array.isArray(candidates) ? /^[0-9a-f-]{36}(?= |$)/.exec(String(candidates[0]))?.[0] : undefined;
+  const typed = process.argv.slice(2);
+  const at = typed.findIndex((word) => /^--(?:to|destination-workspace)(?:=|$)/.test(word));
+  const word = typed[at];
+  if (session === undefined || word === undefined || at >= endOfOptions(typed)) return thrown;
+  const hasValue = word.includes('=');
+  const value = hasValue ? word.slice(word.indexOf('=') + 1) : (typed[at + 1] ?? '');
+  const harness = thrown.details?.['harness'];
+  const address = word.startsWith('--to')
+    ? ['--host', value.slice(value.indexOf('@') + 1), '--harness', typeof harness === 'string' ? harness : 'claude']
+    : [];
+  const words = [...typed.slice(0, at), ...address, '--session', session, ...typed.slice(at + (hasValue ? 1 : 2))];
   return new AxError(thrown.code, thrown.message, {
-    ...(thrown.fix === undefined ? {} : { fix: thrown.fix }),
-    details: { ...thrown.details, request_id: requestId, retry },
+    fix: `name the one you mean, as here the first: ${lineOf(environment, words, body)}`,
+    ...(thrown.details === undefined ? {} : { details: thrown.details }),
     cause: thrown,
   });
 }
 
 type Waited = MessageStatus & { readonly reached: boolean };
 
-async function waitFor(run: Run, queued: QueuedMessage, until: 'accepted' | 'fetched', timeoutMs: number): Promise<void> {
+/** Waits for the state; every failure carries what a script needs so as not to send twice: id, state, request id and the line to repeat. */
+async function waitFor(
+  run: Run,
+  queued: QueuedMessage,
+  until: 'accepted' | 'fetched',
+  timeoutMs: number,
+  again: ErrorDetails,
+): Promise<void> {
   const { environment } = run;
   const id = queued.message_id;
   const passed = stopwatch();
-  let state: string = queued.state;
   let shown = queued;
   let failure: AxError | undefined;
   for (;;) {
@@ -208,23 +207,22 @@ async function waitFor(run: Run, queued: QueuedMessage, until: 'accepted' | 'fet
     const polled = stopwatch();
     let status: Waited;
     try {
-      const what = `${id} to be ${until} (now ${state})`;
+      const what = `${id} to be ${until} (now ${shown.state})`;
       status = await call<Waited>(environment, 'message.wait', { id, until, timeout_ms: Math.min(left, MAX_POLL_MS) }, { what });
     } catch (error) {
-      failure = error instanceof AxError ? error : new AxError('internal', String(error), { cause: error });
+      const cause = toAxError(error);
+      failure = withDetails(cause, {}, `${id} was ${shown.state} when the wait for it failed; it stays on its way: ${cause.message}`);
       break;
     }
-    state = status.state;
     shown = { ...queued, state: status.state as QueuedMessage['state'], live_session: status.live_session, stored_as: status.stored_as };
     if (status.reached) break;
-    if (SENDER_ENDS.has(state as SenderState)) {
+    if (SENDER_ENDS.has(status.state as SenderState)) {
       failure = endedInstead(environment, status, until);
       break;
     }
     if (passed() >= timeoutMs) {
-      failure = new AxError('wait_timeout', `${id} is ${state}, not ${until}, after ${span(timeoutMs)}; it stays on its way`, {
+      failure = new AxError('wait_timeout', `${id} is ${status.state}, not ${until}, after ${span(timeoutMs)}; it stays on its way`, {
         fix: axCommand(environment.ax, 'admin', 'status', id),
-        details: { message_id: id, state },
       });
       break;
     }
@@ -233,6 +231,7 @@ async function waitFor(run: Run, queued: QueuedMessage, until: 'accepted' | 'fet
   }
   if (failure === undefined || environment.format !== 'json') await printQueued(run, shown);
   if (failure === undefined) return;
+  failure = withDetails(failure, { message_id: id, state: shown.state, ...again });
   throw environment.format === 'json' ? failure : new AfterAnswer(failure);
 }
 
@@ -242,9 +241,6 @@ function endedInstead(environment: Environment, status: MessageStatus, until: st
   return new AxError(
     known,
     `${status.message_id} is ${status.state} and will not be ${until}${status.cause === null ? '' : `: ${status.cause.message}`}`,
-    {
-      fix: axCommand(environment.ax, 'admin', 'status', status.message_id),
-      details: { message_id: status.message_id, state: status.state },
-    },
+    { fix: axCommand(environment.ax, 'admin', 'status', status.message_id) },
   );
 }

@@ -30,6 +30,7 @@ function fetched(rig: Scripted, body: Uint8Array | string, more: Partial<Fetched
     by: 'session',
     workspace: rig.workspace,
     waiting: [],
+    waiting_count: 0,
     ...more,
   };
 }
@@ -58,17 +59,44 @@ test('a fetch hands its session over, prints the fields of the contract and then
     body: 'hello\nwörld',
     encoding: 'utf-8',
     waiting: [{ message_id: OTHER_ID, kind: 'note', bytes: 3 }],
+    waiting_count: 0,
   });
 });
 
-test('bytes that are not UTF-8 come as base64 in JSON and escaped for people', async (t) => {
+test('bytes that are no text come as base64 in JSON, and for people as a file with its size and digest, never as escapes', async (t) => {
   const rig = await scripted(t, {});
   const bytes = Uint8Array.of(0x61, 0xff, 0x0a, 0x1b);
   answer(rig, fetched(rig, bytes));
   const { value } = await rig.json(['messages', 'fetch', ID]);
   assert.deepEqual([value['body'], value['body_base64'], value['encoding']], [undefined, Buffer.from(bytes).toString('base64'), 'base64']);
-  const human = await rig.ax(['messages', 'fetch', ID]);
-  assert.match(human.stdout, /\na\\xff\n\\x1b\n---- /);
+  methods(rig);
+  for (const body of [bytes, Buffer.alloc(3000), Buffer.alloc(70_000, 0xff)]) {
+    answer(rig, fetched(rig, body));
+    const human = await rig.ax(['messages', 'fetch', ID]);
+    const digest = createHash('sha256').update(body).digest('hex');
+    const path = join(rig.stateDir, 'fetched', ID);
+    assert.match(human.stdout, new RegExp(`\\nbody: [^,]+, sha256 ${digest}, in ${path}\\n`));
+    assert.doesNotMatch(human.stdout, /\\x|----/);
+    assert.deepEqual(readFileSync(path), Buffer.from(body));
+    assert.deepEqual(methods(rig), ['message.fetch', 'message.confirm']);
+  }
+});
+
+test('the head of a long text ends at a whole character', async (t) => {
+  const rig = await scripted(t, {});
+  for (const shift of ['', 'x', 'xx', 'xxx']) {
+    answer(rig, fetched(rig, shift + '🎉'.repeat(8000)));
+    const { stdout } = await rig.ax(['messages', 'fetch', ID]);
+    assert.match(stdout, /🎉\n---- [0-9a-f]+ end ----\nOnly the head is shown/u, shift);
+    assert.doesNotMatch(stdout, /\\x/);
+  }
+});
+
+test('what waits beyond the listed messages is counted', async (t) => {
+  const rig = await scripted(t, {});
+  answer(rig, fetched(rig, 'hi', { waiting: [{ message_id: OTHER_ID, kind: 'message', bytes: 1 }], waiting_count: 57 }));
+  const { stdout } = await rig.ax(['messages', 'fetch', ID]);
+  assert.match(stdout, new RegExp(`\\nwaiting: 57\\n  ${OTHER_ID}  message  1 byte\\n  and 56 more\\nnext: `));
 });
 
 test('for people the body stands in a frame that it cannot end, with every unseen character made visible', async (t) => {
@@ -99,6 +127,10 @@ test('an owner reads without confirming, and a message of an owner has no reply 
   assert.match(stdout, /still counts as unread/);
   assert.doesNotMatch(stdout, /messages reply/);
   assert.deepEqual(methods(rig), ['message.fetch']);
+  answer(rig, fetched(rig, 'x', { by: 'owner', first_fetched_at: AT, refetch: true }));
+  const after = (await rig.ax(['messages', 'fetch', ID])).stdout;
+  assert.match(after, /that changes nothing; the agent's session fetched it /);
+  assert.doesNotMatch(after, /unread/);
 });
 
 test('a body over 16 KiB is kept whole in an owner-only file and only its head is printed', async (t) => {
@@ -127,11 +159,13 @@ test('--output writes the exact bytes to an owner-only file and then confirms', 
   writeFileSync(join(rig.workspace, 'out.bin'), 'old', { mode: 0o644 });
   const { code, value } = await rig.json(['messages', 'fetch', ID, '--output', 'out.bin']);
   const path = join(rig.workspace, 'out.bin');
-  assert.deepEqual([code, value['path'], value['body'], value['body_base64']], [0, path, undefined, undefined]);
+  assert.deepEqual([code, value['path'], value['body'], value['body_base64'], value['replaced']], [0, path, undefined, undefined, true]);
   assert.deepEqual(new Uint8Array(readFileSync(path)), bytes);
   assert.equal(statSync(path).mode & 0o777, 0o600);
   assert.deepEqual(readdirSync(rig.workspace), ['out.bin']);
   assert.deepEqual(methods(rig), ['message.fetch', 'message.confirm']);
+  assert.match((await rig.ax(['messages', 'fetch', ID, '--output', 'out.bin'])).stdout, new RegExp(`\\nreplaced: ${path} `));
+  assert.match((await rig.ax(['messages', 'fetch', ID, '--output', 'new.bin'])).stdout, /\nwritten: /);
 });
 
 test('an --output that cannot be written is refused before the body is handed out', async (t) => {
@@ -141,6 +175,7 @@ test('an --output that cannot be written is refused before the body is handed ou
     ['dir', 'invalid_argument'],
     ['/dev/null', 'invalid_argument'],
     ['none/x', 'not_found'],
+    ['', 'usage'],
   ] as const) {
     assert.equal((await rig.json(['messages', 'fetch', ID, '--output', file])).value['error'].code, code, file);
   }
@@ -158,6 +193,10 @@ test("inside an agent's shell --output makes only a new, visible file in the wor
     assert.deepEqual([code, value['error'].code], [1, 'invalid_argument'], file);
   }
   assert.equal(rig.asked.length, 0);
+  assert.match(
+    (await rig.ax(['messages', 'fetch', ID, '--output', 'Makefile'], { env: CLAUDE_SHELL })).stderr,
+    /Makefile exists already: give another name/,
+  );
   assert.equal((await rig.ax(['messages', 'fetch', ID, '--output', 'new.txt'], { env: CLAUDE_SHELL })).code, 0);
   assert.equal(readFileSync(join(rig.workspace, 'new.txt'), 'utf8'), 'evil');
   methods(rig);
@@ -232,7 +271,7 @@ test('a confirm that fails is told on stderr with the fetch to repeat, and stdou
   answer(rig, fetched(rig, 'hi'));
   rig.answers = { ...rig.answers, 'message.confirm': () => Promise.reject(new AxError('shutting_down', 'the daemon stops')) };
   const { code, value, stderr } = await rig.json(['messages', 'fetch', ID]);
-  assert.deepEqual([code, value['type']], [1, 'message_fetched']);
+  assert.deepEqual([code, value['type']], [3, 'message_fetched']);
   assert.match(
     stderr,
     new RegExp(`^ax: the body was printed, but the pickup could not be recorded: the daemon stops\nfix: .*messages fetch ${ID}`),

@@ -4,7 +4,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { ago, envelope, render, span, table, textOf, visible, visibleLines } from '../../cli/output.ts';
+import { ago, envelope, render, size, span, table, textOf, visible, visibleLines } from '../../cli/output.ts';
 
 // Written as ranges, not as the property classes that the code uses.
 const HARMFUL =
@@ -86,12 +86,13 @@ test('csv and tsv have a header row and RFC 4180 quoting that any reader undoes'
       columns: ['a', 'b'],
       values: [
         { a: 'say "hi", now\nthen', b: ['x', 'y'] },
+        { a: ['x y'], b: [{ x: 1 }] },
         { a: null, b: 3 },
       ],
     },
   };
-  assert.equal(render('csv', answer), 'a,b\r\n"say ""hi"", now\nthen","[""x"",""y""]"\r\n,3\r\n');
-  assert.equal(render('tsv', answer), 'a\tb\r\n"say ""hi"", now\nthen"\t"[""x"",""y""]"\r\n\t3\r\n');
+  assert.equal(render('csv', answer), 'a,b\r\n"say ""hi"", now\nthen",x y\r\n"[""x y""]","[{""x"":1}]"\r\n,3\r\n');
+  assert.equal(render('tsv', answer), 'a\tb\r\n"say ""hi"", now\nthen"\tx y\r\n"[""x y""]"\t"[{""x"":1}]"\r\n\t3\r\n');
   fc.assert(
     fc.property(
       fc.string({ unit: 'binary' }).filter((text) => text.isWellFormed()),
@@ -110,15 +111,19 @@ test('a table is aligned, without borders, and its cells are harmless', async ()
     ['HOST', 'STATE'],
     [
       ['a\x1b[31m', 'up'],
-      ['longer-name', 'down'],
+      ['longer-name', ''],
     ],
   );
-  assert.equal(text, 'HOST         STATE\na\\x1b[31m    up\nlonger-name  down');
+  assert.equal(text, 'HOST         STATE\na\\x1b[31m    up\nlonger-name  -');
 });
 
-test('ages and spans are for people', () => {
+test('ages and spans have two units and are never rounded down into a loss', () => {
+  const [hour, day] = [3_600_000, 86_400_000];
   assert.equal(ago(null), '-');
-  assert.equal(ago(Date.now() - 90_000), '1 min ago');
-  assert.equal(ago(Date.now() + 3_700_000), 'in 1 h');
-  assert.deepEqual([span(20), span(1500), span(3_600_000 * 30), span(86_400_000 * 3)], ['20 ms', '1 s', '30 h', '3 d']);
+  assert.equal(ago(Date.now() - 90_200), '1 min 30 s ago');
+  assert.equal(ago(Date.now() + 15 * 60_000 - 30), 'in 15 min');
+  const told = [20, 1500, 14 * 60_000 + 59_000, 2 * hour, 3 * day - hour, 3 * day - 1000, 14 * day, 30 * day, 30 * hour].map(span);
+  assert.deepEqual(told, ['20 ms', '1.5 s', '14 min 59 s', '2 h', '2 d 23 h', '3 d', '14 d', '30 d', '1 d 6 h']);
+  assert.deepEqual([59_999, hour - 1, day - 1].map(span), ['1 min', '1 h', '1 d']);
+  assert.deepEqual([0, 1, 2].map(size), ['0 bytes', '1 byte', '2 bytes']);
 });

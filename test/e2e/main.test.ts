@@ -91,7 +91,7 @@ test('first contact: an unknown session is told, sets itself up, fetches and rep
   assert.equal(there['receiver_notice'], 'written');
   const reply = await asker.until((event) => event.event === 'ran' && event.stdout.includes('it is fixed'));
   assert.equal(reply.event === 'ran' && reply.exit, 0);
-  const sent = await b.ok(['messages', 'list', '--sent', '--workspace', own]);
+  const sent = await b.ok(['messages', 'list', '--sent', '--workspace', workspace]);
   assert.deepEqual([sent['messages'].length, sent['messages'][0]['from'], sent['messages'][0]['to']], [1, 'first@hostb', 'hosta']);
   await b.untilStatus(String(sent['messages'][0]['message_id']), { state: 'fetched' });
 });

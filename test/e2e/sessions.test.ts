@@ -72,7 +72,7 @@ test('a session that cannot be reached is listed with the reason and never told'
   assert.equal(row['reachable'], false);
   assert.equal(typeof row['reason'], 'string');
   const id = await toFolder(workspace);
-  const status = await a.untilStatus(id, { state: 'accepted', live_session: true });
+  const status = await a.untilStatus(id, { state: 'accepted', live_session: false });
   assert.equal(status['receiver_notice'], null);
   assert.equal(session.all('frame').length, 0);
 });

@@ -1,0 +1,41 @@
+/**
+ * Weights: how much of the store each peer takes, counted where it is written.
+ *
+ * Owns the keys `waiting/HOST` (unread messages and their bodies) and `kept/HOST` (everything of a peer that is stored, read or ended
+ * too) in the table `meta`, and their bounds. Counted in the transaction of the change, so that a bound holds over crashes.
+ */
+import { AxError } from '../../protocol/errors.ts';
+import {
+  MAX_KEPT_BYTES_PER_PEER,
+  MAX_KEPT_PER_PEER,
+  MAX_WAITING_BYTES_PER_PEER,
+  MAX_WAITING_PER_PEER,
+  RETRY_CAP_MS,
+} from '../../protocol/limits.ts';
+import { getRow, pack } from './rows.ts';
+import type { StoreTransaction } from './store.ts';
+
+const BOUNDS = {
+  waiting: { messages: MAX_WAITING_PER_PEER, bytes: MAX_WAITING_BYTES_PER_PEER, words: 'are unread here' },
+  kept: { messages: MAX_KEPT_PER_PEER, bytes: MAX_KEPT_BYTES_PER_PEER, words: 'are kept here' },
+} as const;
+
+/** Adds to what a peer takes, or takes away from it. AxError `limit` when an addition would pass a bound. */
+export function weigh(tx: StoreTransaction, what: keyof typeof BOUNDS, host: string, messages: number, bytes: number): void {
+  const key = `${what}/${host}`;
+  const bound = BOUNDS[what];
+  const old = getRow<{ messages: number; bytes: number }>(tx, 'meta', key) ?? { messages: 0, bytes: 0 };
+  const next = { messages: Math.max(0, old.messages + messages), bytes: Math.max(0, old.bytes + bytes) };
+  const over = next.messages > bound.messages ? bound.messages : next.bytes > bound.bytes ? bound.bytes : undefined;
+  if (over !== undefined && messages > 0) {
+    throw new AxError('limit', `${old.messages} messages with ${old.bytes} bytes from that host ${bound.words}; the bound is ${over}`, {
+      details: { limit: over, retry_after_ms: RETRY_CAP_MS },
+    });
+  }
+  tx.put('meta', key, pack(next));
+}
+
+/** What a message weighs on the disk beside its body, bytes: the envelope, and about as much as row, indexes and events take. */
+export function weightOf(signed: Uint8Array): number {
+  return signed.length + 1024;
+}
