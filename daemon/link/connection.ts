@@ -8,10 +8,12 @@
 import type { Connection, Stream } from '@libp2p/interface';
 import type { HostId } from '../../protocol/ids.ts';
 import { AxError } from '../../protocol/errors.ts';
-import { MAX_REQUESTS_PER_PEER } from '../../protocol/limits.ts';
+import { MAX_HELLO_BYTES, MAX_STRANGER_BYTES } from '../../protocol/channel.ts';
+import { MAX_FRAME_BYTES, MAX_REQUESTS_PER_PEER } from '../../protocol/limits.ts';
 import type { Clock } from '../clock/clock.ts';
 import type { Log } from '../log.ts';
 import { Asker, Slots, answerRequests } from './conversation.ts';
+import type { Heard } from './conversation.ts';
 import type { Channel } from './link.ts';
 import { streamEnded } from './streams.ts';
 
@@ -35,6 +37,8 @@ export function peerSlots(): PeerSlots {
 }
 
 export interface ConnectionHooks {
+  /** Whether this host's owner named the peer. */
+  trusts(peer: HostId): boolean;
   handle(peer: HostId, channel: Channel, payload: Uint8Array): Promise<Uint8Array>;
   /** The peer sent what no honest peer sends; this connection is closed right after. */
   violated(from: PeerConnection, error: AxError): void;
@@ -54,6 +58,8 @@ export class PeerConnection {
   readonly #hooks: ConnectionHooks;
   readonly #askers = new Map<Channel, Promise<Asker>>();
   #answering = 0;
+  /** Once trusted, always: a peer that is forgotten loses its connections, and what is still on the way is no violation. */
+  #trusted = false;
   #heardAt: number;
   #probing = false;
 
@@ -64,7 +70,7 @@ export class PeerConnection {
     this.#log = seams.log;
     this.#hooks = hooks;
     this.peer = peer;
-    this.address = connection.remoteAddr.toString().replace(/\/p2p\/[^/]*$/, '');
+    this.address = addressOf(connection);
     this.direction = connection.direction;
     this.openedAt = this.#heardAt = seams.clock.monotonic();
   }
@@ -102,7 +108,7 @@ export class PeerConnection {
       }
     };
     try {
-      await answerRequests(stream, { slots: this.#slots[channel], heard: this.#heard, handle });
+      await answerRequests(stream, { ...this.#bounds(channel), slots: this.#slots[channel], handle });
       stream.abort(streamEnded());
     } catch (error) {
       if (error instanceof AxError && CLOSING_CODES.has(error.code)) return this.#violated(error);
@@ -154,6 +160,14 @@ export class PeerConnection {
 
   readonly #heard = (): void => void (this.#heardAt = this.#clock.monotonic());
 
+  #bounds(channel: Channel): Heard {
+    const onWire = (): number => {
+      this.#trusted ||= this.#hooks.trusts(this.peer);
+      return this.#trusted ? MAX_FRAME_BYTES : MAX_STRANGER_BYTES;
+    };
+    return { heard: this.#heard, mostBytes: channel === 'hello' ? () => MAX_HELLO_BYTES : onWire };
+  }
+
   #violated(error: AxError): void {
     this.#hooks.violated(this, error);
     this.abort(error.message);
@@ -179,7 +193,7 @@ export class PeerConnection {
     try {
       const stream = await this.#connection.newStream(PROTOCOLS[channel], { signal: limit.signal });
       const most = channel === 'wire' ? MAX_REQUESTS_PER_PEER : MAX_HELLOS_PER_PEER;
-      return new Asker(stream, most, this.#heard, (error) => this.#violated(error));
+      return new Asker(stream, most, this.#bounds(channel), (error) => this.#violated(error));
     } catch (error) {
       if (error instanceof Error && error.name === 'UnsupportedProtocolError') {
         const message = `the peer does not speak ${PROTOCOLS[channel]}`;
@@ -192,6 +206,11 @@ export class PeerConnection {
       limit.clear();
     }
   }
+}
+
+/** Where the peer of a connection is, without its id. */
+export function addressOf(connection: Connection): string {
+  return connection.remoteAddr.toString().replace(/\/p2p\/[^/]*$/, '');
 }
 
 /** A signal that aborts `delayMs` of running time from now; clear() it when the work is done. */

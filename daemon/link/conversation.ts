@@ -7,7 +7,13 @@
  * Invariant: each answer is taken once, by the request whose number it carries; anything else is a `protocol_violation`.
  */
 import type { Stream } from '@libp2p/interface';
-import { MAX_CHANNEL_FRAME_BYTES, MAX_REQUEST_NUMBER, channelHeader, parseChannelFrame } from '../../protocol/channel.ts';
+import {
+  CHANNEL_HEADER_BYTES,
+  MAX_CHANNEL_FRAME_BYTES,
+  MAX_REQUEST_NUMBER,
+  channelHeader,
+  parseChannelFrame,
+} from '../../protocol/channel.ts';
 import type { ChannelKind } from '../../protocol/channel.ts';
 import { AxError } from '../../protocol/errors.ts';
 import { frameHeader, readFrames } from '../../protocol/frame.ts';
@@ -55,6 +61,19 @@ interface Ask {
 
 const timedOut = (sent: boolean): AxError => new AxError('timeout', 'the peer did not answer in time', { details: { sent } });
 
+/** What both ends of a stream need to know of the peer. */
+export interface Heard {
+  /** Called for each arrival. */
+  readonly heard: () => void;
+  /** The largest payload the peer may send at this moment, bytes; asked at each frame, because a peer may become known on the way. */
+  readonly mostBytes: () => number;
+}
+
+/** The frames the peer sends on a stream, each under the bound of the moment it began in. */
+function framesOf(stream: Stream, { heard, mostBytes }: Heard): AsyncGenerator<Uint8Array, void, undefined> {
+  return readFrames(bytesOf(stream, heard), () => CHANNEL_HEADER_BYTES + mostBytes());
+}
+
 /** The asking end of a stream this host opened. `fault` is told the one AxError that makes the peer a violator. */
 export class Asker {
   readonly #stream: Stream;
@@ -66,11 +85,11 @@ export class Asker {
   #lastNumber = 0;
   #ended = false;
 
-  constructor(stream: Stream, limit: number, heard: () => void, fault: (error: AxError) => void) {
+  constructor(stream: Stream, limit: number, peer: Heard, fault: (error: AxError) => void) {
     this.#stream = stream;
     this.#limit = limit;
     this.#writer = new FrameWriter(stream);
-    this.#readAnswers(heard).catch((error: unknown) => {
+    this.#readAnswers(peer).catch((error: unknown) => {
       if (!(error instanceof AxError)) throw error;
       this.end();
       if (error.code === 'protocol_violation') fault(error);
@@ -142,8 +161,8 @@ export class Asker {
     this.#next();
   }
 
-  async #readAnswers(heard: () => void): Promise<void> {
-    for await (const frame of readFrames(bytesOf(this.#stream, heard), MAX_CHANNEL_FRAME_BYTES)) {
+  async #readAnswers(peer: Heard): Promise<void> {
+    for await (const frame of framesOf(this.#stream, peer)) {
       const { number, payload } = parseChannelFrame(frame, 'answer');
       if (!this.#underWay.has(number)) throw new AxError('protocol_violation', 'an answer to no request');
       const ask = this.#underWay.get(number);
@@ -155,10 +174,9 @@ export class Asker {
   }
 }
 
-export interface AnswererOptions {
+export interface AnswererOptions extends Heard {
   /** Shared by all streams of one peer and channel. */
   readonly slots: Slots;
-  readonly heard: () => void;
   readonly handle: (payload: Uint8Array) => Promise<Uint8Array>;
 }
 
@@ -182,7 +200,7 @@ export async function answerRequests(stream: Stream, options: AnswererOptions): 
     }
   };
   const read = async (): Promise<void> => {
-    for await (const frame of readFrames(bytesOf(stream, options.heard), MAX_CHANNEL_FRAME_BYTES)) {
+    for await (const frame of framesOf(stream, options)) {
       const { number, payload } = parseChannelFrame(frame, 'request');
       if (payload.length === 0) {
         await writer.write(framed('answer', number, payload)).taken;

@@ -1,8 +1,8 @@
 /**
  * The link to other hosts over libp2p: which connections exist, which one is used, whose are refused.
  *
- * Owns the peers, the choice between several connections to one, the bound on strangers and the pause for violators.
- * Streams and requests are connection.ts, dialling is dialing.ts, the node's settings are node.ts.
+ * Owns the peers, the choice between several connections to one and the bound on strangers. Streams and requests are
+ * connection.ts, dialling is dialing.ts, the node's settings are node.ts, the pause for violators is violations.ts.
  * Two hosts that dial each other at once get two connections. Both stay usable; requests go over the one that the host with
  * the lower id dialled, as long as it has given a sign of life since the newest came up (it may be a corpse of the peer's
  * last crash); whichever side sees the other one idle for 30 s closes it, so that no request under way is cut.
@@ -12,24 +12,23 @@ import { AxError } from '../../protocol/errors.ts';
 import { parseHostId } from '../../protocol/identity.ts';
 import type { HostKey } from '../../protocol/identity.ts';
 import type { HostId } from '../../protocol/ids.ts';
+import { MAX_HELLO_BYTES } from '../../protocol/channel.ts';
 import { MAX_FRAME_BYTES } from '../../protocol/limits.ts';
 import type { Clock } from '../clock/clock.ts';
 import type { Log } from '../log.ts';
-import { PeerConnection, orAborted, peerSlots } from './connection.ts';
+import { PeerConnection, addressOf, orAborted, peerSlots } from './connection.ts';
 import type { ConnectionHooks } from './connection.ts';
 import { Dialer } from './dialing.ts';
 import type { Peer } from './dialing.ts';
 import type { Channel, Link, LinkEvents, LinkStatus } from './link.ts';
 import { startNode } from './node.ts';
+import { Violations } from './violations.ts';
 
 /** Connections of peers never named, all together, and how long each may stay, ms. */
 const MAX_STRANGERS = 16;
 const STRANGER_MS = 10_000;
 /** Connections one peer may have at once. */
 const CONNECTIONS_PER_PEER = 4;
-/** How long a peer that violated the protocol is refused, ms; how many such peers are remembered. */
-const BAN_MS = 30_000;
-const MAX_BANS = 1024;
 const TICK_MS = 15_000;
 const SUPERSEDED_IDLE_MS = 30_000;
 
@@ -52,7 +51,7 @@ class Libp2pLink implements Link {
   readonly #log: Log;
   readonly #peers = new Map<HostId, Peer>();
   readonly #connections = new Map<string, PeerConnection>();
-  readonly #bannedUntil = new Map<HostId, number>();
+  readonly #violations: Violations;
   readonly #dialer: Dialer;
   #node: Libp2p | undefined;
   /** Set between start() and stop(): no callback is made outside. */
@@ -63,10 +62,11 @@ class Libp2pLink implements Link {
     this.#options = options;
     this.#clock = options.clock;
     this.#log = options.log;
+    this.#violations = new Violations(options);
     this.#dialer = new Dialer(options, {
       connection: (id) => this.#connections.get(id),
       best: (peer) => this.#best(peer),
-      banLeftMs: (id) => this.#banLeftMs(id),
+      banLeftMs: (id) => this.#violations.banLeftMs(id),
       wrongKey: (id, address) => this.#events?.onTrouble(id, 'wrong_peer', address),
     });
   }
@@ -74,11 +74,13 @@ class Libp2pLink implements Link {
   async start(events: LinkEvents): Promise<void> {
     this.#events = events;
     try {
-      this.#node = await startNode(this.#options.key, this.#options.listen, {
+      this.#node = await startNode(this.#options.key, this.#options.listen, this.#clock, {
         opened: (connection) => this.#opened(connection),
         closed: (connection) => this.#closed(connection),
         incoming: (channel, stream, connection) => this.#incoming(channel, stream, connection),
         refuses: (peer) => this.#refuses(peer),
+        trusts: (peer) => this.#hooks.trusts(peer as HostId),
+        violated: (connection, error) => this.#violated(connection.remotePeer.toString() as HostId, addressOf(connection), error),
       });
     } catch (error) {
       this.#events = undefined;
@@ -101,9 +103,10 @@ class Libp2pLink implements Link {
   }
 
   async request(peerId: HostId, channel: Channel, bytes: Uint8Array, signal: AbortSignal): Promise<Uint8Array> {
-    if (bytes.length > MAX_FRAME_BYTES) {
-      const message = `a request of ${bytes.length} bytes; at most ${MAX_FRAME_BYTES} are allowed`;
-      throw new AxError('too_large', message, { details: { limit: MAX_FRAME_BYTES, sent: false } });
+    const limit = channel === 'hello' ? MAX_HELLO_BYTES : MAX_FRAME_BYTES;
+    if (bytes.length > limit) {
+      const message = `a request of ${bytes.length} bytes; at most ${limit} are allowed`;
+      throw new AxError('too_large', message, { details: { limit, sent: false } });
     }
     if (bytes.length === 0) throw new AxError('invalid_argument', 'a request holds at least one byte');
     if (signal.aborted) throw new AxError('timeout', 'the time for this request was over before it was sent', { details: { sent: false } });
@@ -132,6 +135,7 @@ class Libp2pLink implements Link {
     for (const peer of this.#peers.values()) {
       if (!peer.learned || peers.has(peer.id)) continue;
       peer.learned = false;
+      this.#violations.forget(peer.id);
       peer.addresses = [];
       peer.cancelRetry?.();
       for (const connection of peer.connections) void connection.close();
@@ -198,30 +202,28 @@ class Libp2pLink implements Link {
   }
 
   readonly #hooks: ConnectionHooks = {
+    trusts: (peer) => this.#peers.get(peer)?.learned === true,
     handle: async (peer, channel, payload) => {
       if (this.#events === undefined) throw new AxError('unavailable', 'this host is shutting down');
       return this.#events.onRequest(peer, channel, payload);
     },
-    violated: (from, error) => {
-      this.#log.warn('link.violation', { peer: from.peer, address: from.address, code: error.code, error: error.message });
-      if (this.#bannedUntil.size >= MAX_BANS) this.#bannedUntil.delete([...this.#bannedUntil.keys()][0] as HostId);
-      this.#bannedUntil.set(from.peer, this.#clock.monotonic() + BAN_MS);
-      for (const connection of this.#peers.get(from.peer)?.connections ?? []) connection.abort(error.message);
-      this.#events?.onTrouble(from.peer, 'protocol_violation', from.address);
-    },
+    violated: (from, error) => this.#violated(from.peer, from.address, error),
   };
+
+  #violated(id: HostId, address: string, error: AxError): void {
+    const peer = this.#peers.get(id);
+    const isTold = this.#violations.add({ id, address, learned: peer?.learned === true }, error);
+    for (const connection of peer?.connections ?? []) connection.abort(error.message);
+    if (isTold) this.#events?.onTrouble(id, 'protocol_violation', address);
+  }
 
   #refuses(id: string): boolean {
     const peer = this.#peers.get(id as HostId);
-    if (this.#banLeftMs(id as HostId) > 0 || (peer?.connections.length ?? 0) >= CONNECTIONS_PER_PEER) return true;
+    if (this.#violations.banLeftMs(id as HostId) > 0 || (peer?.connections.length ?? 0) >= CONNECTIONS_PER_PEER) return true;
     if (peer?.learned === true) return false;
     return (
       [...this.#connections.values()].filter((connection) => this.#peers.get(connection.peer)?.learned !== true).length >= MAX_STRANGERS
     );
-  }
-
-  #banLeftMs(id: HostId): number {
-    return (this.#bannedUntil.get(id) ?? 0) - this.#clock.monotonic();
   }
 
   #connected(id: HostId): PeerConnection | undefined {
@@ -246,7 +248,7 @@ class Libp2pLink implements Link {
         for (const connection of peer.connections) if (connection !== best) this.#closeIfIdle(connection);
         this.#forgetIfGone(peer);
       }
-      for (const [id, until] of this.#bannedUntil) if (until <= this.#clock.monotonic()) this.#bannedUntil.delete(id);
+      this.#violations.sweep();
       this.#tickLater();
     });
   }

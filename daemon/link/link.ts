@@ -19,7 +19,10 @@ export interface LinkEvents {
   onRequest(peer: HostId, channel: Channel, bytes: Uint8Array): Promise<Uint8Array>;
   /** The first connection to `peer` came up, or the last one went down. */
   onPeer(peer: HostId, up: boolean): void;
-  /** A dial found another key at a known address, or a peer misbehaved below the requests: for status and the log. */
+  /**
+   * A dial found another key at a known address, or a peer misbehaved below the requests: for status and the log. Misbehaviour
+   * that repeats is told less often: a named peer's once a minute, that of all others the 1st, 2nd, 4th, 8th time and so on.
+   */
   onTrouble(peer: HostId, code: 'wrong_peer' | 'protocol_violation', address: string): void;
 }
 
@@ -35,7 +38,7 @@ export interface Link {
   /** Closes every connection and listener; requests under way reject. */
   stop(): Promise<void>;
   /**
-   * Sends one request (at most MAX_FRAME_BYTES) and resolves with the answer's bytes. Dials a known peer when there is no
+   * Sends one request (at most MAX_FRAME_BYTES, on hello MAX_HELLO_BYTES) and resolves with the answer's bytes. Dials a known peer when there is no
    * connection. Rejects with AxError: `unavailable` (no address, refused, reset), `timeout` (signal aborted),
    * `wrong_peer` (another key answered), `update_required` (the peer does not speak this channel), `too_large`.
    * After a rejection bytes may have reached the peer, except with `details.sent === false`.

@@ -2,33 +2,37 @@
  * The libp2p node of this host: TCP, Noise, yamux, and every limit of those libraries that ax does not leave at its default.
  *
  * Owns the configuration and the reading of the node's errors; no peer, no request. No discovery, relay, identify or store
- * on disk: peers and addresses come from pairing. The connection monitor is off, because connection.ts probes on its own.
+ * on disk: peers and addresses come from pairing. The connection monitor is off, because connection.ts probes on its own. The
+ * muxer and its bounds are metering.ts.
  */
 import { noise } from '@chainsafe/libp2p-noise';
 import { generateKeyPairFromSeed } from '@libp2p/crypto/keys';
-import type { Connection, Libp2p, Stream } from '@libp2p/interface';
+import type { Connection, Libp2p, MultiaddrConnection, Stream } from '@libp2p/interface';
 import { tcp } from '@libp2p/tcp';
-import { yamux } from '@libp2p/yamux';
 import { createLibp2p } from 'libp2p';
 import { AxError } from '../../protocol/errors.ts';
 import type { HostKey } from '../../protocol/identity.ts';
+import type { Clock } from '../clock/clock.ts';
 import { PROTOCOLS } from './connection.ts';
 import type { Channel } from './link.ts';
+import { MAX_UNSENT_BYTES, Meters } from './metering.ts';
+import type { MeterHooks } from './metering.ts';
 
 /** Streams per protocol, direction and connection. One is used; the second bridges the replacement of one that broke. */
 const STREAMS_PER_CHANNEL = 2;
 const MAX_CONNECTIONS = 1024;
-/** Connections from one address in one second, and handshakes under way at once: a burst of restarted hosts behind one router. */
-const INBOUND_PER_SECOND = 64;
-const INBOUND_HANDSHAKES = 256;
+/**
+ * Connections from one address in one second, a burst of restarted hosts behind one router; and handshakes under way at once.
+ * One address that says nothing holds at most 192 of those (six seconds' worth), so it cannot keep the others out.
+ */
+const INBOUND_PER_SECOND = 32;
+const INBOUND_HANDSHAKES = 512;
 const HANDSHAKE_TIMEOUT_MS = 5000;
 const ADDRESS_DIAL_TIMEOUT_MS = 5000;
 /** Far above the muxer's keep-alive of 30 s: only ends what is dead below the muxer. */
 const SOCKET_IDLE_MS = 120_000;
-/** Largest muxer window. A paused reader is sent up to this much, so it must stay under the stream's 4 MiB read buffer. */
-const MAX_WINDOW_BYTES = 1024 * 1024;
 
-export interface NodeHooks {
+export interface NodeHooks extends MeterHooks {
   opened(connection: Connection): void;
   closed(connection: Connection): void;
   incoming(channel: Channel, stream: Stream, connection: Connection): void;
@@ -37,9 +41,20 @@ export interface NodeHooks {
 }
 
 /** Starts the node; AxError `unavailable` naming the addresses that cannot be listened on. */
-export async function startNode(key: HostKey, listen: readonly string[], hooks: NodeHooks): Promise<Libp2p> {
-  const node = await createNode(key, listen, hooks);
-  node.addEventListener('connection:open', (event) => hooks.opened(event.detail));
+export async function startNode(key: HostKey, listen: readonly string[], clock: Clock, hooks: NodeHooks): Promise<Libp2p> {
+  const meters = new Meters(clock, hooks);
+  const node = await createNode(key, listen, meters, hooks);
+  node.addEventListener('connection:open', ({ detail: connection }) => {
+    meters.opened(connection);
+    connection.addEventListener('close', (event) => {
+      if (event.error?.name !== 'StreamBufferError') return;
+      hooks.violated(
+        connection,
+        new AxError('protocol_violation', 'the peer made this host write more than it reads', { cause: event.error }),
+      );
+    });
+    hooks.opened(connection);
+  });
   node.addEventListener('connection:close', (event) => hooks.closed(event.detail));
   for (const channel of ['hello', 'wire'] as const) {
     const limits = { maxInboundStreams: STREAMS_PER_CHANNEL, maxOutboundStreams: STREAMS_PER_CHANNEL };
@@ -53,7 +68,9 @@ export async function startNode(key: HostKey, listen: readonly string[], hooks: 
   return node;
 }
 
-async function createNode(key: HostKey, listen: readonly string[], hooks: NodeHooks): Promise<Libp2p> {
+async function createNode(key: HostKey, listen: readonly string[], meters: Meters, hooks: NodeHooks): Promise<Libp2p> {
+  // What is encrypted waits below the muxer's connection: a peer that reads a little now and then moves the whole of it there.
+  const bounded = (below: MultiaddrConnection): void => void (below.maxWriteBufferLength = MAX_UNSENT_BYTES);
   try {
     return await createLibp2p({
       start: false,
@@ -61,7 +78,7 @@ async function createNode(key: HostKey, listen: readonly string[], hooks: NodeHo
       addresses: { listen: [...listen] },
       transports: [tcp({ inboundSocketInactivityTimeout: SOCKET_IDLE_MS, outboundSocketInactivityTimeout: SOCKET_IDLE_MS })],
       connectionEncrypters: [noise()],
-      streamMuxers: [yamux({ maxInboundStreams: 8, maxOutboundStreams: 8, streamOptions: { maxStreamWindowSize: MAX_WINDOW_BYTES } })],
+      streamMuxers: [meters.muxers()],
       connectionMonitor: { enabled: false },
       connectionManager: {
         maxConnections: MAX_CONNECTIONS,
@@ -71,7 +88,16 @@ async function createNode(key: HostKey, listen: readonly string[], hooks: NodeHo
         addressDialTimeout: ADDRESS_DIAL_TIMEOUT_MS,
         reconnectRetries: 0,
       },
-      connectionGater: { denyInboundEncryptedConnection: (peer) => hooks.refuses(peer.toString()) },
+      connectionGater: {
+        denyInboundEncryptedConnection: (peer, below) => {
+          bounded(below);
+          return hooks.refuses(peer.toString());
+        },
+        denyOutboundEncryptedConnection: (_peer, below) => {
+          bounded(below);
+          return false;
+        },
+      },
     });
   } catch (error) {
     // Only the listen addresses can be wrong here; they come from the owner's configuration.
@@ -79,12 +105,16 @@ async function createNode(key: HostKey, listen: readonly string[], hooks: NodeHo
   }
 }
 
+const LISTEN_FIX =
+  'listen elsewhere: ax daemon start --listen /ip4/0.0.0.0/tcp/OTHER with a free port for OTHER, or the same as "listen" in config.json';
+
 function cannotListen(listen: readonly string[], error: unknown): AxError {
   const code = /\b(EADDRINUSE|EADDRNOTAVAIL|EACCES)\b/.exec(error instanceof Error ? error.message : '')?.[1];
   const why = code === 'EADDRINUSE' ? ': the port is taken' : code === undefined ? '' : ` (${code})`;
   return new AxError('unavailable', `cannot listen on ${listen.join(', ')}${why}`, {
     cause: error,
     details: { addresses: listen, reason: code ?? null },
+    ...(code === undefined ? {} : { fix: LISTEN_FIX }),
   });
 }
 
