@@ -5,6 +5,7 @@
  * Invariant: every failure is an AxError, and `wasContacted` tells the ones after which the request may have reached the daemon.
  */
 import { lstatSync } from 'node:fs';
+import type { Stats } from 'node:fs';
 import { createConnection } from 'node:net';
 import type { Socket } from 'node:net';
 import { dirname } from 'node:path';
@@ -123,12 +124,25 @@ function ownerOf(path: string): number {
 /** A socket in a folder that another user made would be handed this user's messages. */
 function requireOwnSocket(environment: Environment): void {
   const folder = dirname(environment.socketPath);
-  if (folder === environment.stateDir) return;
-  const found = lstatSync(folder, { throwIfNoEntry: false });
-  if (found === undefined || (found.isDirectory() && found.uid === process.getuid?.() && (found.mode & 0o077) === 0)) return;
+  const found = factsOf(folder);
+  if (found === undefined || isOwn(found)) return;
+  if (folder === environment.stateDir && found.isDirectory() && found.uid === process.getuid?.()) return; // the daemon makes it private
   throw new AxError('daemon_unavailable', `${folder} is not a folder of this user alone; nothing was sent to the socket in it`, {
     details: { socket: environment.socketPath },
   });
+}
+
+function factsOf(path: string): Stats | undefined {
+  try {
+    return lstatSync(path);
+  } catch {
+    return undefined; // not there, or not to be seen: the connection itself says which
+  }
+}
+
+/** A folder of this user that nobody else can enter. */
+function isOwn(found: Stats): boolean {
+  return found.isDirectory() && found.uid === process.getuid?.() && (found.mode & 0o077) === 0;
 }
 
 function readAnswer(environment: Environment, method: Method, frame: Uint8Array): Fields {

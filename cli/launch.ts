@@ -6,7 +6,7 @@
  */
 import { spawn } from 'node:child_process';
 import type { ChildProcess } from 'node:child_process';
-import { closeSync, fstatSync, mkdirSync, openSync, readFileSync, readSync, renameSync } from 'node:fs';
+import { closeSync, constants, fstatSync, lstatSync, mkdirSync, openSync, readFileSync, readSync, renameSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { parseHostRef, parseListenAddress } from '../protocol/address.ts';
@@ -19,6 +19,8 @@ import type { Environment } from './environment.ts';
 import { visible } from './output.ts';
 import { awaiting, retryUntil } from './wait.ts';
 
+/** To the end of the file, made when missing; never through a symbolic link that somebody put there. */
+const APPEND = constants.O_WRONLY | constants.O_APPEND | constants.O_CREAT | constants.O_NOFOLLOW;
 const MAX_LOG_BYTES = 10 * 1024 * 1024;
 /** How long a daemon may take to answer after its start, and to be gone after a stop, ms. */
 export const START_TIMEOUT_MS = 30_000;
@@ -176,6 +178,8 @@ export async function untilReady(environment: Environment, child: ChildProcess):
 function makeStateDir(environment: Environment): void {
   try {
     makeFolders(environment.stateDir);
+    if (lstatSync(environment.stateDir).uid !== process.getuid?.())
+      throw Object.assign(new Error('it belongs to another user'), { code: 'EPERM' });
   } catch (error) {
     throw new AxError(
       'invalid_argument',
@@ -201,11 +205,11 @@ function makeFolders(path: string): void {
 function openLog(environment: Environment): number {
   const path = logPath(environment);
   try {
-    const log = openSync(path, 'a', 0o600);
+    const log = openSync(path, APPEND, 0o600);
     if (fstatSync(log).size < MAX_LOG_BYTES) return log;
     closeSync(log);
     renameSync(path, `${path}.1`);
-    return openSync(path, 'a', 0o600);
+    return openSync(path, APPEND, 0o600);
   } catch (error) {
     throw new AxError('invalid_argument', `the log ${path} cannot be written (${(error as NodeJS.ErrnoException).code ?? String(error)})`, {
       cause: error,

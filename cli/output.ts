@@ -110,7 +110,8 @@ function delimited(format: 'csv' | 'tsv', columns: readonly string[], values: re
   const separator = format === 'csv' ? ',' : '\t';
   const cell = (value: unknown, key: string): string => {
     const text = cellText(withTimes(value, key));
-    const shown = isTerminal ? visible(text) : text;
+    // Into a pipe too: what reads it may be an agent's shell. The exact bytes are JSON's and --output's.
+    const shown = isTerminal ? visible(text) : visibleLines(text);
     return /[",\t\r\n]/.test(shown) ? `"${shown.replaceAll('"', '""')}"` : shown;
   };
   const lines = [columns.join(separator), ...values.map((row) => columns.map((key) => cell(row[key], key)).join(separator))];

@@ -326,7 +326,7 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
         onRequest: (peer, channel, bytes) => exchange.handle(peer, channel, bytes),
         onPeer: (peer, up) => greeting.peerChanged(peer, up),
         onTrouble: (peer, code, address) => {
-          log.warn('trouble on the link', { host: peer, code, address });
+          if (code === 'wrong_peer') log.warn('another key answers at the address of a host', { host: peer, address });
           greeting.trouble(peer, code);
         },
       });
