@@ -64,7 +64,10 @@ const FRAMING = /^(it-pipe|it-length-prefixed|uint8arraylist)$/;
 const MAY_IMPORT_PACKAGE: readonly (readonly [file: RegExp, packages: RegExp])[] = [
   [/^protocol\//, /^(node:crypto|cborg(\/.*)?|tweetnacl|multiformats\/.+|@noble\/.+|@libp2p\/(crypto|peer-id)(\/.*)?)$/],
   [/^protocol\//, FRAMING],
-  [/^daemon\/(store|link|harness|clock|verifier|files|log)\/(?!(store|link|harness|clock|verifier|files|log|rows|weights|within)\.ts$)/, /^node:/],
+  [
+    /^daemon\/(store|link|harness|clock|verifier|files|log)\/(?!(store|link|harness|clock|verifier|files|log|rows|weights|within)\.ts$)/,
+    /^node:/,
+  ],
   [/^daemon\/(config|lock|log-[a-z]+)\.ts$/, /^node:/],
   [/^daemon\/store\/rows\.ts$/, /^node:crypto$/],
   [/^daemon\/control\/(?!methods)/, /^node:/],
