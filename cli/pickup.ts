@@ -9,11 +9,10 @@ import { fstatSync, fsyncSync } from 'node:fs';
 import { link, lstat, mkdir, open, readdir, realpath, rename, stat, unlink } from 'node:fs/promises';
 import { basename, dirname, join, relative, sep } from 'node:path';
 import { AxError } from '../protocol/errors.ts';
-import { hasUnsafeCharacters } from '../protocol/ids.ts';
 import { METADATA_RETENTION_MS } from '../protocol/limits.ts';
 import { absolute, randomWord } from './environment.ts';
 import type { Environment } from './environment.ts';
-import { isOlderThan } from './output.ts';
+import { isOlderThan, visible } from './output.ts';
 import { awaiting, pause } from './wait.ts';
 
 /** How long the last part is held back from a pipe, ms: `head -c1` is gone within a few. */
@@ -75,7 +74,7 @@ export async function requireOutput(
   if (inside === '' || inside.startsWith('..') || inside.startsWith(sep)) {
     throw new AxError('invalid_argument', `inside an agent's shell --output stays in the workspace ${workspace}`);
   }
-  if (hasUnsafeCharacters(path))
+  if (visible(path) !== path)
     throw new AxError('invalid_argument', "inside an agent's shell --output takes no name with invisible characters");
   if (inside.split(sep).some((part) => part.startsWith('.')))
     throw new AxError('invalid_argument', "inside an agent's shell --output takes no hidden file or folder");
