@@ -10,9 +10,11 @@ import { homedir } from 'node:os';
 import { basename, dirname, join, resolve } from 'node:path';
 import type { Origin, SessionEnvironment } from '../protocol/control.ts';
 import { AxError } from '../protocol/errors.ts';
-import { fetchCommand, USUAL_PATH } from '../protocol/notice.ts';
+import { axCommand, fetchCommand, USUAL_PATH } from '../protocol/notice.ts';
 import type { AxCommand } from '../protocol/notice.ts';
-import { controlSocketPath, defaultStateDir, parseWorkspace, shellQuote } from '../protocol/paths.ts';
+import { controlSocketPath, defaultStateDir, parseWorkspace } from '../protocol/paths.ts';
+
+export { axCommand };
 
 export const FORMATS = ['human', 'json', 'csv', 'tsv'] as const;
 export type Format = (typeof FORMATS)[number];
@@ -203,12 +205,6 @@ function tryRealpath(path: string): string | undefined {
   } catch {
     return undefined;
   }
-}
-
-/** A command of this ax, ready for a POSIX shell, with the state folder where it is not the usual one. */
-export function axCommand(ax: AxCommand, ...words: readonly string[]): string {
-  const state = ax.stateDir === undefined ? [] : ['--state-dir', ax.stateDir];
-  return [ax.program, ...state, ...words].map(shellQuote).join(' ');
 }
 
 /** The command that reads a message, in the very words of a notice. */

@@ -18,7 +18,8 @@ export interface AxCommand {
 /** Folders every login shell has on its PATH. */
 export const USUAL_PATH: readonly string[] = ['/usr/local/bin', '/usr/bin', '/bin', '/opt/homebrew/bin'];
 
-function words(ax: AxCommand, ...rest: readonly string[]): string {
+/** A command of this ax, ready for a POSIX shell, with the state folder where it is not the usual one. */
+export function axCommand(ax: AxCommand, ...rest: readonly string[]): string {
   const state = ax.stateDir === undefined ? [] : ['--state-dir', ax.stateDir];
   return [ax.program, ...state, ...rest].map(shellQuote).join(' ');
 }
@@ -33,11 +34,11 @@ export function requireNoticeSafe(path: string, what: string): void {
 }
 
 export function setupCommand(ax: AxCommand, name: string, workspace: string): string {
-  return words(ax, 'agent', 'setup', '--name', name, '--workspace', workspace);
+  return axCommand(ax, 'agent', 'setup', '--name', name, '--workspace', workspace);
 }
 
 export function fetchCommand(ax: AxCommand, id: MessageId, workspace: string): string {
-  return words(ax, 'messages', 'fetch', id, '--workspace', workspace);
+  return axCommand(ax, 'messages', 'fetch', id, '--workspace', workspace);
 }
 
 export interface NoticeFacts {
