@@ -21,6 +21,9 @@ export interface FoundMessage {
   readonly received: Received | undefined;
 }
 
+/** Messages looked through for one beginning of an id. */
+const MAX_SHARED_PREFIX = 1000;
+
 export class Naming {
   readonly #self: HostId;
   readonly #ownName: () => string;
@@ -76,6 +79,12 @@ export class Naming {
     return agent === null || agent === undefined ? at : `${agent}@${at}`;
   }
 
+  /** The host behind an id's `@`: also one that is no longer paired, by its id. */
+  #sender(typed: string): HostId {
+    const ref = parseHostRef(typed);
+    return ref.kind === 'id' ? parseHostId(ref.id) : this.host(typed).id;
+  }
+
   /**
    * A message by its id or the beginning of it, with `@HOST` behind it where two hosts used the same id. `side` limits where to look,
    * `fits` which received ones count. AxError `message_not_found`, `ambiguous_id`.
@@ -83,8 +92,8 @@ export class Naming {
   message(typed: unknown, side: 'received' | 'any', fits: (row: Received) => boolean = () => true): FoundMessage {
     const at = typeof typed === 'string' ? typed.indexOf('@') : -1;
     const prefix = parseMessageIdPrefix(at < 0 ? typed : (typed as string).slice(0, at));
-    const from = at < 0 ? undefined : this.host((typed as string).slice(at + 1)).id;
-    const received = this.#inbox.find(prefix, 20).filter((row) => (from === undefined || row.sender === from) && fits(row));
+    const from = at < 0 ? undefined : this.#sender((typed as string).slice(at + 1));
+    const received = this.#inbox.find(prefix, MAX_SHARED_PREFIX).filter((row) => (from === undefined || row.sender === from) && fits(row));
     const sent = side === 'any' && from === undefined ? this.#outbox.find(prefix, 20) : [];
     const ids = new Set<MessageId>([...received.map((row) => row.id), ...sent]);
     const [id] = ids;

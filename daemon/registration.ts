@@ -87,7 +87,8 @@ export class Registration {
         session: { sessionId: session.sessionId, processKey: session.processKey, attachedAt: clock.now() },
         isLive: (id) => discovery.isLive(id),
       });
-      const opened = inbox.setAvailable(tx, session.harness, workspace, true);
+      // With an agent there, what came since is available already.
+      const opened = attached.created ? inbox.setAvailable(tx, session.harness, workspace, true) : [];
       const waiting = inbox.unread(session.harness, workspace, LISTED, tx);
       if (attached.created) events.add(tx, { type: 'agent.registered', subject: attached.agent.name });
       events.add(tx, { type: 'agent.attached', subject: attached.agent.name, detail: session.sessionId });

@@ -222,7 +222,7 @@ export class Status {
       subject: this.#headers(row.signed).subject ?? null,
       bytes: row.bytes,
       remaining_ms: open ? Math.max(0, row.deadline - this.#deps.running()) : null,
-      history: this.#history(row.id),
+      history: this.#history(row.id, row.host),
     };
   }
 
@@ -248,12 +248,14 @@ export class Status {
       subject: headers.subject ?? null,
       bytes: row.bytes,
       remaining_ms: row.bodyKept ? Math.max(0, row.expires - this.#deps.running()) : null,
-      history: this.#history(row.id),
+      history: this.#history(row.id, row.sender),
     };
   }
 
-  #history(id: string): HistoryRow[] {
-    return this.#deps.events.of(id).map((event) => ({
+  /** The history of a message towards one host: another may have used the same id. */
+  #history(id: string, host: HostId): HistoryRow[] {
+    const own = this.#deps.events.of(id).filter((event) => event.hostId === undefined || event.hostId === host);
+    return own.map((event) => ({
       seq: event.seq,
       at: event.at,
       state: event.type.startsWith('message.') ? event.type.slice(8) : `${event.type}${event.state === undefined ? '' : ` ${event.state}`}`,

@@ -26,7 +26,7 @@ const MAX_PINGS = 64;
 const MAX_OPENINGS = 64;
 /** Frames that carry nothing or next to nothing: window updates, ends of streams. A busy peer sends one for each frame it got. */
 const MAX_BARE_FRAMES = 200_000;
-const BARE_BYTES = 16;
+const BARE_BYTES = 64;
 /** All that a peer not named here may send: some hellos and some tries to pair. */
 const MAX_STRANGER_FRAMES = 2048;
 const MAX_STRANGER_BYTES = 1024 * 1024;

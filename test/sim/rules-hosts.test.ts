@@ -188,3 +188,19 @@ test('a waiting client is answered when the daemon stops', async () => {
     await bed.until(a, id, 'accepted');
   });
 });
+
+test('a message of a host that was removed since is still read by its id and its sender', async () => {
+  await inWorld(
+    31,
+    async (bed) => {
+      const { a, b, fleet } = bed;
+      const id = await bed.send(a, b, 'k');
+      await bed.until(a, id, 'accepted');
+      await fleet.call(b, 'host.remove', { host: a.id });
+      const read = await fleet.call(b, 'message.fetch', { id: `${id}@${a.id}` });
+      assert.equal(Buffer.from(read['body'] as Uint8Array).toString(), 'k|body');
+      await assert.rejects(fleet.call(b, 'message.fetch', { id: `${id}@${b.id}` }), /there is no message/);
+    },
+    { judged: false },
+  );
+});
