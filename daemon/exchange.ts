@@ -171,8 +171,14 @@ export class Exchange {
     const bytes = await within(clock, timeoutMs, (signal) => link.request(host, 'wire', encodeRequest(request), signal));
     const answer = readAnswer(bytes);
     if (answer.ok) return answer.fields;
+    const isOwners = answer.refusal.code === 'untrusted_peer' || answer.refusal.code === 'grant_missing';
     throw new AxError(answer.refusal.code, `the other host answered ${answer.refusal.code}`, {
-      details: { refused: answer.refusal.class, retry_after_ms: answer.refusal.retryAfterMs ?? 0 },
+      ...(isOwners ? { fix: 'owner' } : {}),
+      details: {
+        ...(isOwners ? { command: 'ax host invite --grant read,write,notify' } : {}),
+        refused: answer.refusal.class,
+        retry_after_ms: answer.refusal.retryAfterMs ?? 0,
+      },
     });
   }
 

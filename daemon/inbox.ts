@@ -230,7 +230,7 @@ export class Inbox {
     if (row === undefined) throw new AxError('message_not_found', 'there is no such message');
     if (row.state === 'cancelled')
       throw new AxError('invalid_state', 'the sender has cancelled this message', { details: { state: 'cancelled' } });
-    if (row.state === 'expired' || !row.bodyKept)
+    if (row.state === 'expired' || !row.bodyKept || row.expires <= this.#running())
       throw new AxError('expired', 'the retention of this message has ended; its body is gone', { details: { state: row.state } });
     return row;
   }
@@ -283,10 +283,16 @@ export class Inbox {
     if (seen.tombstone) return { outcome: 'cancelled', row: undefined, isNew: false };
     if (Buffer.compare(seen.digest, digest) !== 0) throw new AxError('key_conflict', 'this id names another message');
     const row = getRow<Received>(tx, 'inbox', seqKey(seen.seq));
-    if (row === undefined || row.state === 'expired') return { outcome: 'expired', row, isNew: false };
+    if (row === undefined || row.state === 'expired' || (isOpen(row) && row.handedOutAt === null && row.expires <= this.#running()))
+      return { outcome: 'expired', row, isNew: false };
     if (row.state === 'cancelled') return { outcome: 'cancelled', row, isNew: false };
     if (row.state === 'fetched' || row.handedOutAt !== null) return { outcome: 'too_late', row, isNew: false };
     return { outcome: 'cancelled', row: this.#step(tx, row, { state: 'cancelled' }), isNew: true };
+  }
+
+  /** Is the retention of something over that `retire` has not ended yet? */
+  isDue(): boolean {
+    return this.#store.range('inbox_index', { start: 'x/', end: `x/${seqKey(this.#running())}`, limit: 1 }).length > 0;
   }
 
   /** Ends retention of what is due: unread ones expire, bodies go. At most `limit`; returns the rows as they became. */

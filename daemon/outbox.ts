@@ -28,6 +28,8 @@ export interface Mirror {
   readonly state: ReceiverState;
   readonly at: number;
   readonly handedOut: boolean;
+  /** When the body was first handed out, wall time of the receiver in ms, if it was told before the pickup. */
+  readonly handedOutAt: number | null;
   readonly liveSession: boolean;
   readonly notice: string | null;
 }
@@ -192,6 +194,7 @@ export class Outbox {
       state: end?.state ?? receipt.state,
       at: end?.at ?? receipt.at,
       handedOut: row.receiver?.handedOut === true || receipt.outcome === 'too_late' || receipt.outcome === 'fetched',
+      handedOutAt: row.receiver?.handedOutAt ?? (receipt.outcome === 'too_late' && !receipt.certain ? receipt.at : null),
       liveSession: receipt.liveSession,
       notice: row.receiver?.notice ?? null,
     };
@@ -237,6 +240,7 @@ export class Outbox {
       state: progress.state,
       at: progress.at,
       handedOut: progress.handedOut || old?.handedOut === true,
+      handedOutAt: old?.handedOutAt ?? (progress.handedOut && progress.state !== 'fetched' ? progress.at : null),
       liveSession: progress.liveSession,
       notice: progress.notice ?? old?.notice ?? null,
     };

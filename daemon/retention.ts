@@ -78,8 +78,8 @@ export class Retention {
 
   /** Deadlines are looked at often, the rest each minute. */
   async #tick(): Promise<void> {
-    const { uptime, outbox } = this.#deps;
-    if (uptime.now() - this.#roundAt >= UPTIME_FLUSH_MS || outbox.overdue(1).length > 0) await this.#round();
+    const { uptime, outbox, inbox } = this.#deps;
+    if (uptime.now() - this.#roundAt >= UPTIME_FLUSH_MS || outbox.overdue(1).length > 0 || inbox.isDue()) await this.#round();
     else this.#next(DEADLINE_CHECK_MS);
   }
 

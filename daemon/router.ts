@@ -80,6 +80,7 @@ export class Router {
     const request = this.#request(params);
     const replayed = await this.#earlier(request);
     if (replayed !== undefined) return replayed;
+    readDraft(params); // before another host is asked for anything
     const { addressing } = this.#deps;
     const sender = await addressing.sender(params, actor);
     const target = await addressing.target(params);
@@ -171,18 +172,7 @@ export class Router {
   ): Promise<QueuedMessage> {
     const { store, clock, random, key, sealKeys, requireRoom } = this.#deps;
     const body = params['body'] as Uint8Array;
-    if (body.length === 0) throw new AxError('invalid_argument', 'the body is empty');
-    if (body.length > MAX_BODY_BYTES)
-      throw new AxError('too_large', `the body has ${body.length} bytes; at most ${MAX_BODY_BYTES} are allowed`, {
-        details: { bytes: body.length, limit: MAX_BODY_BYTES },
-      });
-    const kind: MessageKind = params['kind'] === 'note' ? 'note' : 'message';
-    const deadlineMs = span(params['deadline_ms'], 'a deadline', DEFAULT_DEADLINE_MS, MAX_DEADLINE_MS);
-    const retentionMs = span(params['retention_ms'], 'a retention', DEFAULT_RETENTION_MS, MAX_RETENTION_MS);
-    const subject =
-      params['subject'] === undefined || params['subject'] === null
-        ? undefined
-        : parseLabel(params['subject'], 'a subject', MAX_SUBJECT_BYTES);
+    const { kind, deadlineMs, retentionMs, subject } = readDraft(params);
     const from: ReplyAddress | undefined =
       sender === undefined ? undefined : { name: sender.name, harness: sender.harness, workspace: sender.workspace };
     const headers: Headers = {
@@ -242,6 +232,8 @@ export class Router {
       sealed.pieces[0]!,
     );
     this.#deps.events.add(tx, { type: 'message.queued', messageId: facts.id, hostId: facts.host, state: 'queued' });
+    if (sent.state === 'forwarding')
+      this.#deps.events.add(tx, { type: 'message.forwarding', messageId: facts.id, hostId: facts.host, state: 'forwarding' });
     return { sent, received: undefined };
   }
 
@@ -299,6 +291,24 @@ export class Router {
       notes,
     };
   }
+}
+
+/** What a caller says about the message itself, judged before anybody is asked. AxError `invalid_argument`, `too_large`. */
+function readDraft(params: Params): { kind: MessageKind; deadlineMs: number; retentionMs: number; subject: string | undefined } {
+  const body = params['body'] as Uint8Array;
+  if (body.length === 0) throw new AxError('invalid_argument', 'the body is empty');
+  if (body.length > MAX_BODY_BYTES)
+    throw new AxError('too_large', `the body has ${body.length} bytes; at most ${MAX_BODY_BYTES} are allowed`, {
+      details: { bytes: body.length, limit: MAX_BODY_BYTES },
+    });
+  const kind: MessageKind = params['kind'] === 'note' ? 'note' : 'message';
+  const deadlineMs = span(params['deadline_ms'], 'a deadline', DEFAULT_DEADLINE_MS, MAX_DEADLINE_MS);
+  const retentionMs = span(params['retention_ms'], 'a retention', DEFAULT_RETENTION_MS, MAX_RETENTION_MS);
+  const subject =
+    params['subject'] === undefined || params['subject'] === null
+      ? undefined
+      : parseLabel(params['subject'], 'a subject', MAX_SUBJECT_BYTES);
+  return { kind, deadlineMs, retentionMs, subject };
 }
 
 /** Told with every send that carries no reply address. */

@@ -13,7 +13,7 @@ import { readSigned } from '../protocol/hashtree.ts';
 import type { HostId } from '../protocol/ids.ts';
 import { DEFAULT_LIST_ROWS, MAX_LIST_ROWS } from '../protocol/limits.ts';
 import { parseWorkspace } from '../protocol/paths.ts';
-import { RECEIVER_STATES, SENDER_STATES } from '../protocol/states.ts';
+import { RECEIVER_STATES, SENDER_ENDS, SENDER_STATES } from '../protocol/states.ts';
 import type { SealKeys } from '../protocol/seal.ts';
 import type { Agents } from './agents.ts';
 import { attention, openEntries } from './attention.ts';
@@ -165,7 +165,7 @@ export class Status {
       subject: this.#headers(row.signed).subject ?? null,
       bytes: row.bytes,
       received_at: row.acceptedAt,
-      handed_out_at: row.receiver?.handedOut === true ? row.receiver.at : null,
+      handed_out_at: row.receiver?.handedOutAt ?? null,
       fetched_at: row.fetchedAt,
     };
   }
@@ -206,10 +206,10 @@ export class Status {
       receiver_state: row.receiver?.state ?? null,
       receiver_at: row.receiver?.at ?? null,
       receiver_notice: row.receiver?.notice ?? null,
-      handed_out_at: row.receiver?.handedOut === true ? row.receiver.at : null,
+      handed_out_at: row.receiver?.handedOutAt ?? null,
       fetched_at: row.fetchedAt,
       stored_as: row.storedAs,
-      live_session: row.receiver?.liveSession ?? null,
+      live_session: SENDER_ENDS.has(row.state) ? null : (row.receiver?.liveSession ?? null), // nobody tells it any more after an end
       cause: row.cause === null ? null : { ...row.cause, message: sentence(row.cause, naming.nameOf(row.host), row.to.workspace) },
       destination: {
         host_id: row.host,
@@ -236,7 +236,7 @@ export class Status {
       uncertain: false,
       cancel_requested: false,
       receiver_state: row.state,
-      receiver_at: row.fetchedAt ?? row.handedOutAt ?? row.receivedAt,
+      receiver_at: this.#endedAt(row) ?? row.fetchedAt ?? row.handedOutAt ?? row.receivedAt,
       receiver_notice: row.notice?.outcome ?? null,
       handed_out_at: row.handedOutAt,
       fetched_at: row.fetchedAt,
@@ -247,9 +247,15 @@ export class Status {
       from: naming.party(headers.from?.name, row.sender),
       subject: headers.subject ?? null,
       bytes: row.bytes,
-      remaining_ms: row.bodyKept ? Math.max(0, row.expires - this.#deps.running()) : null,
+      remaining_ms: row.bodyKept && row.state !== 'cancelled' ? Math.max(0, row.expires - this.#deps.running()) : null,
       history: this.#history(row.id, row.sender),
     };
+  }
+
+  /** When a message was cancelled or expired here, as the event log tells it. */
+  #endedAt(row: Received): number | undefined {
+    if (row.state !== 'cancelled' && row.state !== 'expired') return undefined;
+    return this.#deps.events.of(row.id).findLast((event) => event.type === `message.${row.state}` && event.hostId === row.sender)?.at;
   }
 
   /** The history of a message towards one host: another may have used the same id. */

@@ -179,7 +179,7 @@ async function filedAnswer(environment: Environment, fetched: FetchedMessage, ou
   await writeFileWhole(path, fetched.body, environment.harnessShell === null);
   const word = replaced ? 'replaced' : 'written';
   const lines = [...headLines(fetched), `${word}: ${visible(path)}  sha256 ${fetched.sha256}`, ...nextLines(environment, fetched)];
-  const fields = { ...fetchedFields(fetched), path, replaced };
+  const fields = { ...fetchedFields(fetched), encoding: textOf(fetched.body).isUtf8 ? 'utf-8' : 'base64', path, replaced };
   return split(render(environment.format, { type: 'message_fetched', fields, human: lines.join('\n') }));
 }
 

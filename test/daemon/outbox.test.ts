@@ -396,7 +396,14 @@ test('unsigned progress mirrors what is accepted, decides nothing, and tells not
   assert.equal(await tell(), undefined, 'not accepted yet');
   await box.receipt(1, 'accepted');
   assert.equal(await tell(CAROL.hostId), undefined, 'another host');
-  assert.deepEqual((await tell())?.receiver, { state: 'available', at: AT + 5, handedOut: true, liveSession: false, notice: 'held' });
+  assert.deepEqual((await tell())?.receiver, {
+    state: 'available',
+    at: AT + 5,
+    handedOut: true,
+    handedOutAt: AT + 5,
+    liveSession: false,
+    notice: 'held',
+  });
   assert.equal(await tell(), undefined, 'no news');
   await tell(B, { state: 'fetched' });
   assert.equal(box.is(1), 'accepted', 'only a signed receipt delivers');

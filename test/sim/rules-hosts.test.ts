@@ -204,3 +204,23 @@ test('a message of a host that was removed since is still read by its id and its
     { judged: false },
   );
 });
+
+test('what its retention has ended is neither fetched nor cancelled any more, before any round has swept it', async () => {
+  await inWorld(
+    32,
+    async (bed) => {
+      const { a, b, fleet } = bed;
+      const params = { host: b.name, harness: 'claude', workspace: '/alpha', body: new Uint8Array([1]), retention_ms: 1000 };
+      await fleet.sleep(61_500); // just after a round
+      const sent = await fleet.call(a, 'message.send', { ...params, request_id: 'k' });
+      const id = String(sent['message_id']);
+      await bed.until(a, id, 'accepted');
+      await fleet.sleep(1500);
+      await assert.rejects(fleet.call(b, 'message.fetch', { id }), /retention of this message has ended/);
+      await bed.until(a, id, 'expired');
+      assert.equal((await bed.status(b, id)).state, 'expired');
+      assert.equal((await bed.status(b, id)).remaining_ms, null);
+    },
+    { judged: false },
+  );
+});
