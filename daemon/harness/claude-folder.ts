@@ -9,7 +9,8 @@ import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Log } from '../log.ts';
 import { isPrivate } from './claude-live.ts';
-import { errorCode, pidOfRecordName } from './claude-record.ts';
+import { pidOfRecordName } from './claude-record.ts';
+import { errorCode } from './places.ts';
 
 /** Records of one folder that are looked at; a hundred sessions at once are already rare. */
 export const MAX_RECORDS_PER_ROOT = 512;

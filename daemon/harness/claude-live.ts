@@ -10,12 +10,11 @@ import { lstat, readFile } from 'node:fs/promises';
 import { createConnection } from 'node:net';
 import { dirname } from 'node:path';
 import type { Clock } from '../clock/clock.ts';
-import { errorCode, type SessionRecord } from './claude-record.ts';
+import type { SessionRecord } from './claude-record.ts';
+import { errorCode, MAX_SOCKET_PATH_BYTES } from './places.ts';
 
 /** How long a session may take to accept a connection, ms. */
 export const CONNECT_LIMIT_MS = 1000;
-/** Longest path of a Unix socket, bytes (Linux; systems with less refuse it by themselves). */
-export const MAX_SOCKET_PATH_BYTES = 107;
 /** The only version of the inbox protocol ax speaks. */
 const PEER_PROTOCOL = 1;
 
@@ -131,19 +130,5 @@ export function probe(path: string, clock: Clock, signal: AbortSignal): Promise<
     });
     signal.addEventListener('abort', abort, { once: true });
     if (signal.aborted) abort();
-  });
-}
-
-/** Resolves after `ms`, at once when the signal aborts. */
-export function pause(clock: Clock, ms: number, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    const end = (): void => {
-      cancel();
-      signal.removeEventListener('abort', end);
-      resolve();
-    };
-    const cancel = clock.after(ms, end);
-    signal.addEventListener('abort', end, { once: true });
-    if (signal.aborted) end();
   });
 }

@@ -5,10 +5,12 @@
  * session, so a proof says which session a command comes from, not that its model typed it. Reads no key file.
  */
 import { stat } from 'node:fs/promises';
-import { isAbsolute, join, resolve } from 'node:path';
+import { join, resolve } from 'node:path';
 import { AxError } from '../../protocol/errors.ts';
-import { isPrivate, judge, pause, type Surroundings } from './claude-live.ts';
+import { pause } from '../clock/within.ts';
+import { isPrivate, judge, type Surroundings } from './claude-live.ts';
 import { readRecord, type SessionRecord } from './claude-record.ts';
+import { isOwnFolder } from './places.ts';
 import type { SessionClaim } from './harness.ts';
 
 /** A session may be rewriting its record (a cleared conversation) just as its shell asks, ms. */
@@ -50,7 +52,7 @@ async function look(
   signal: AbortSignal,
 ): Promise<Proof | { disagrees: readonly string[] }> {
   let disagrees: readonly string[] = [];
-  if (!Number.isSafeInteger(claim.pid) || claim.pid <= 0) return { disagrees };
+  if (claim.pid === undefined || !Number.isSafeInteger(claim.pid) || claim.pid <= 0) return { disagrees };
   for (const root of roots) {
     const folder = join(root, 'sessions');
     if (!(await isTrusted(folder, around.uid))) continue;
@@ -75,14 +77,5 @@ async function isTrusted(folder: string, uid: number): Promise<boolean> {
     return isPrivate(await stat(folder), uid);
   } catch {
     return false; // not there
-  }
-}
-
-async function isOwnFolder(path: string, uid: number): Promise<boolean> {
-  try {
-    const info = await stat(path);
-    return isAbsolute(path) && info.isDirectory() && info.uid === uid;
-  } catch {
-    return false; // not there, or not for us to see
   }
 }

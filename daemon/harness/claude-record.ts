@@ -6,11 +6,12 @@
  * Invariant: no bytes in a record file make anything here throw.
  */
 import { constants } from 'node:fs';
-import { open, realpath } from 'node:fs/promises';
-import { isAbsolute, normalize } from 'node:path';
-import type { SessionStatus } from './harness.ts';
+import { open } from 'node:fs/promises';
+import { isAbsolute } from 'node:path';
 import { hasUnsafeCharacters, parseSessionId } from '../../protocol/ids.ts';
 import { MAX_PATH_BYTES } from '../../protocol/limits.ts';
+import { errorCode, workspaceOf } from './places.ts';
+import type { SessionStatus } from './harness.ts';
 
 /** Largest record file that is looked at, bytes; genuine ones have under 1 KiB. */
 export const MAX_RECORD_BYTES = 64 * 1024;
@@ -65,8 +66,7 @@ export async function readRecord(path: string, pid: number, uid: number): Promis
   }
   const record = parseRecord(text, pid);
   if (record === undefined) return 'unusable';
-  const canonical = await canonicalFolder(record.workspace);
-  return { ...record, ...visibleFolder(canonical) };
+  return { ...record, ...(await workspaceOf(record.workspace)) };
 }
 
 /** The record in `text` when it is one of process `pid`; `workspace` is still the raw folder. Never throws. */
@@ -100,25 +100,6 @@ export function parseRecord(text: string, pid: number): SessionRecord | undefine
     peerProtocol: typeof peerProtocol === 'number' ? peerProtocol : undefined,
     pidDomain: shortText(fields['pidDomain'], 256),
   };
-}
-
-/** The code of a system error, or '' for anything else. */
-export function errorCode(error: unknown): string {
-  return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';
-}
-
-async function canonicalFolder(folder: string): Promise<string> {
-  try {
-    return await realpath(folder);
-  } catch {
-    return folder === '/' ? folder : normalize(folder).replace(/\/+$/, ''); // the folder is gone: as recorded
-  }
-}
-
-function visibleFolder(folder: string): { workspace: string; workspaceUsable: boolean } {
-  if (!hasUnsafeCharacters(folder)) return { workspace: folder, workspaceUsable: true };
-  const visible = Array.from(folder, (char) => (hasUnsafeCharacters(char) ? '\ufffd' : char)).join('');
-  return { workspace: visible, workspaceUsable: false };
 }
 
 function uuidOrNothing(value: unknown): string | undefined {

@@ -7,9 +7,10 @@
  * Invariant: the list is published only when it differs, and first when every record was looked at once.
  */
 import { dirname, resolve } from 'node:path';
+import { pause } from '../clock/within.ts';
 import type { Log } from '../log.ts';
 import { MAX_RECORDS_PER_ROOT, RecordFolder } from './claude-folder.ts';
-import { CONNECT_LIMIT_MS, judge, pause, REASONS, type Reason, type Surroundings } from './claude-live.ts';
+import { CONNECT_LIMIT_MS, judge, REASONS, type Reason, type Surroundings } from './claude-live.ts';
 import { pidOfRecordName, readRecord, type SessionRecord } from './claude-record.ts';
 import type { Session } from './harness.ts';
 

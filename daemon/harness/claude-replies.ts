@@ -11,8 +11,8 @@ import { createServer, type Server, type Socket } from 'node:net';
 import { join } from 'node:path';
 import type { Random } from '../clock/clock.ts';
 import type { Log } from '../log.ts';
-import { isPrivateFolder, MAX_SOCKET_PATH_BYTES, probe, type Surroundings } from './claude-live.ts';
-import { errorCode } from './claude-record.ts';
+import { isPrivateFolder, probe, type Surroundings } from './claude-live.ts';
+import { errorCode, MAX_SOCKET_PATH_BYTES } from './places.ts';
 import type { NoticeResult } from './harness.ts';
 
 /** Longest line a session may write to us, bytes; receipts have a few hundred. */

@@ -7,7 +7,7 @@
  */
 import { createConnection } from 'node:net';
 import type { Clock } from '../clock/clock.ts';
-import { errorCode } from './claude-record.ts';
+import { errorCode } from './places.ts';
 import type { Notice, NoticeResult } from './harness.ts';
 
 /** How long the session may take to read the frame and close, ms. */

@@ -1,7 +1,7 @@
 /**
  * The seam to a harness (Claude Code, Codex): which sessions live now, and one attempt to nudge one of them.
  *
- * Owns the interface only. Real: claude.ts. Simulated: scripted agents that are idle, busy, hold, drop, die or answer late.
+ * Owns the interface only. Real: claude.ts, codex.ts. Simulated: scripted agents that are idle, busy, hold, drop, die or answer late.
  * The adapter makes one attempt and reports what the harness said; when and whom to nudge is the notifier's. Sockets,
  * tokens and private fields never pass this seam.
  */
@@ -33,8 +33,10 @@ export interface Session {
 export interface SessionClaim {
   readonly harness: HarnessKind;
   readonly sessionId: string;
-  readonly pid: number;
-  readonly socket: string;
+  /** The session's process; Codex exports none. */
+  readonly pid?: number;
+  /** The session's own socket; Codex exports none. */
+  readonly socket?: string;
   /** The harness's own config folder as the shell sees it, when it is set there. */
   readonly configDir?: string;
 }
@@ -54,7 +56,10 @@ export interface NoticeResult {
 export interface HarnessEvents {
   /** The whole list of live sessions, after every change (also the first look, even when empty). */
   onSessions(sessions: readonly Session[]): void;
-  /** What the harness said later about a notice: held, denied, lapsed, approved, blocked. */
+  /**
+   * What the harness said later about a notice. Claude Code: held, denied, lapsed, approved, blocked. Codex: left_queue (the thread took
+   * it; nothing says that it was read), queue_paused (its user interrupted; it waits until they go on), in_queue (no longer paused).
+   */
   onNotice(noticeId: string, result: NoticeResult): void;
 }
 
@@ -72,8 +77,9 @@ export interface Harness {
    */
   prove(claim: SessionClaim): Promise<Session>;
   /**
-   * One attempt. Resolves `written`, `in_queue`, or `failed` (nothing reached the session); never rejects for what the session does.
-   * The session is named by its id: when that conversation is gone, nothing is written.
+   * One attempt. Resolves `written`, `in_queue` (also when an earlier notice of ours still waits there and nothing was added: the outcomes
+   * of that one are then told of this one too), `unverified` (it may have reached the session or not), or `failed` (nothing did); never
+   * rejects for what the session does. The session is named by its id: when that conversation is gone, nothing is written.
    */
   notify(session: Session, notice: Notice): Promise<NoticeResult>;
 }

@@ -1,8 +1,9 @@
 /**
- * What every implementation of the harness seam must do, as one suite bound to the Claude Code adapter and to the simulated one.
+ * What every implementation of the harness seam must do, as one suite bound to the adapters of Claude Code and Codex and to the
+ * simulated harness.
  *
- * Owns the rules; the rig it is given owns how sessions are made and how time goes on. A rule that only one of the two can
- * keep does not belong here.
+ * Owns the rules; the rig it is given owns how sessions are made and how time goes on. What kind of harness it is, its traits say: a rule
+ * that asks for something a kind does not have (receipts, a clear, exported values) is not registered for it.
  */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -10,6 +11,20 @@ import type { Harness, NoticeResult, Session, SessionClaim } from '../../daemon/
 import { AxError } from '../../protocol/errors.ts';
 import type { NoticeOutcome } from '../../protocol/states.ts';
 
+export interface RigTraits {
+  /** What an attempt resolves with that the session takes. */
+  readonly taken: 'written' | 'in_queue';
+  /** What is said of it afterwards, when nobody objects. */
+  readonly afterwards: readonly NoticeOutcome[];
+  /** The harness tells what its user decides about a notice. */
+  readonly hasReceipts: boolean;
+  /** A conversation can be cleared: the same process goes on with another. */
+  readonly hasClear: boolean;
+  /** What a shell exports besides the session's id. */
+  readonly exports: readonly ('pid' | 'socket')[];
+}
+
+/** What a session does with a notice; all but `acts` only where the harness has receipts. */
 export type RigBehaviour = 'acts' | 'holds' | 'approves' | 'denies' | 'lapses' | 'blocks';
 
 export interface RigSession {
@@ -17,11 +32,13 @@ export interface RigSession {
   readonly processKey: string;
   sessionId(): string;
   claim(): SessionClaim;
-  /** The texts of the notices that reached it. */
+  /** The texts of the notices that reached it, each time they did. */
   received(): Promise<readonly string[]>;
   setStatus(status: 'idle' | 'busy' | 'waiting'): Promise<void>;
+  /** Only where the harness has it. */
   clear(): Promise<void>;
   end(): Promise<void>;
+  /** Its end without a word to anybody; that of every other session may come with it. */
   crash(): Promise<void>;
 }
 
@@ -48,11 +65,19 @@ const OUTCOMES: readonly { behaviour: RigBehaviour; said: readonly NoticeOutcome
   { behaviour: 'blocks', said: ['blocked'] },
 ];
 
-/** Registers the suite under `name`; `makeRig` is called once for every rule. */
-export function harnessContract(name: string, makeRig: () => Promise<HarnessRig>): void {
+/**
+ * Registers the suite under `name`; `makeRig` is called once for every rule, with what `define` hands to its test (nothing, for
+ * node:test's own `test`).
+ */
+export function harnessContract<C = unknown>(
+  name: string,
+  traits: RigTraits,
+  makeRig: (context: C) => Promise<HarnessRig>,
+  define: (title: string, body: (context: C) => Promise<void>) => void = (title, body) => void test(title, () => body(undefined as C)),
+): void {
   const rule = (title: string, body: (rig: HarnessRig) => Promise<void>): void => {
-    test(`${name}: ${title}`, async () => {
-      const rig = await makeRig();
+    define(`${name}: ${title}`, async (context) => {
+      const rig = await makeRig(context);
       try {
         await body(rig);
       } finally {
@@ -61,8 +86,10 @@ export function harnessContract(name: string, makeRig: () => Promise<HarnessRig>
     });
   };
   sessionRules(rule);
-  noticeRules(rule);
-  proofRules(rule);
+  noticeRules(rule, traits);
+  if (traits.hasReceipts) receiptRules(rule, traits);
+  if (traits.hasClear) clearRules(rule);
+  proofRules(rule, traits);
 }
 
 type Rule = (title: string, body: (rig: HarnessRig) => Promise<void>) => void;
@@ -112,34 +139,19 @@ function sessionRules(rule: Rule): void {
       await rig.until(() => rig.lists.at(-1)?.[0]?.status === status, `status ${status}`);
     }
   });
-
-  rule('a cleared conversation has another id and keeps its process key', async (rig) => {
-    const session = await rig.add('acts');
-    const before = await seen(rig, session);
-    await session.clear();
-    const after = await seen(rig, session);
-    assert.notEqual(after.sessionId, before.sessionId);
-    assert.equal(after.processKey, before.processKey);
-    assert.equal(rig.harness.sessions().length, 1);
-  });
 }
 
-function noticeRules(rule: Rule): void {
-  rule('a notice is written once, and silence follows when nobody objects', async (rig) => {
+function noticeRules(rule: Rule, traits: RigTraits): void {
+  rule('a notice reaches its session once, and only what the kind of harness says of every notice is said of it', async (rig) => {
     const session = await rig.add('acts');
     const result = await rig.drive(rig.harness.notify(await seen(rig, session), { id: id(1), text: 'one line\nax messages fetch 0' }));
-    assert.equal(result.outcome, 'written');
+    assert.equal(result.outcome, traits.taken);
+    await rig.until(() => rig.notices.length >= traits.afterwards.length, 'what is said afterwards');
     assert.deepEqual(await session.received(), ['one line\nax messages fetch 0']);
-    assert.deepEqual(rig.notices, []);
-  });
-
-  rule('a notice for a conversation that was cleared writes nothing and fails', async (rig) => {
-    const session = await rig.add('acts');
-    const before = await seen(rig, session);
-    await session.clear();
-    const result = await rig.drive(rig.harness.notify(before, { id: id(1), text: 'text' }));
-    assert.equal(result.outcome, 'failed');
-    assert.deepEqual(await session.received(), []);
+    assert.deepEqual(
+      rig.notices.map((one) => [one.id, one.result.outcome]),
+      traits.afterwards.map((outcome) => [id(1), outcome]),
+    );
   });
 
   for (const how of ['end', 'crash'] as const) {
@@ -151,7 +163,9 @@ function noticeRules(rule: Rule): void {
       assert.equal(result.outcome, 'failed');
     });
   }
+}
 
+function receiptRules(rule: Rule, traits: RigTraits): void {
   for (const { behaviour, said } of OUTCOMES) {
     rule(`what the harness says of a notice comes later, with the notice's id: ${said.join(', then ')}`, async (rig) => {
       const session = await rig.add(behaviour);
@@ -163,7 +177,7 @@ function noticeRules(rule: Rule): void {
         return result;
       });
       const result = await rig.drive(attempt);
-      assert.equal(result.outcome, 'written');
+      assert.equal(result.outcome, traits.taken);
       await rig.until(() => rig.notices.length >= said.length, `${said.length} outcomes`);
       assert.ok(isDecided);
       const heard = rig.notices.map((one) => [one.id, one.result.outcome]);
@@ -175,21 +189,54 @@ function noticeRules(rule: Rule): void {
   }
 }
 
-function proofRules(rule: Rule): void {
+function clearRules(rule: Rule): void {
+  rule('a cleared conversation has another id and keeps its process key', async (rig) => {
+    const session = await rig.add('acts');
+    const before = await seen(rig, session);
+    await session.clear();
+    const after = await seen(rig, session);
+    assert.notEqual(after.sessionId, before.sessionId);
+    assert.equal(after.processKey, before.processKey);
+    assert.equal(rig.harness.sessions().length, 1);
+  });
+
+  rule('a notice for a conversation that was cleared writes nothing and fails', async (rig) => {
+    const session = await rig.add('acts');
+    const before = await seen(rig, session);
+    await session.clear();
+    const result = await rig.drive(rig.harness.notify(before, { id: id(1), text: 'text' }));
+    assert.equal(result.outcome, 'failed');
+    assert.deepEqual(await session.received(), []);
+  });
+
+  rule('a claim of the conversation before a clear is refused, and that of the new one is proved', async (rig) => {
+    const session = await rig.add('acts');
+    const before = session.claim();
+    await session.clear();
+    await assert.rejects(rig.drive(rig.harness.prove(before)), isRefusal);
+    await rig.drive(rig.harness.prove(session.claim()));
+  });
+}
+
+function proofRules(rule: Rule, traits: RigTraits): void {
   rule('the true claim of a live session is proved', async (rig) => {
     const session = await rig.add('acts');
     const proved = await rig.drive(rig.harness.prove(session.claim()));
     assert.deepEqual([proved.sessionId, proved.processKey, proved.workspace], [session.sessionId(), session.processKey, session.workspace]);
   });
 
-  const wrong: readonly [string, (claim: SessionClaim) => SessionClaim][] = [
+  const wrong: [string, (claim: SessionClaim) => SessionClaim][] = [
     ['session id', (claim) => ({ ...claim, sessionId: id(9) })],
     ['empty session id', (claim) => ({ ...claim, sessionId: '' })],
-    ['process id', (claim) => ({ ...claim, pid: 1 })],
-    ['negative process id', (claim) => ({ ...claim, pid: -claim.pid })],
-    ['socket', (claim) => ({ ...claim, socket: `${claim.socket}x` })],
-    ['empty socket', (claim) => ({ ...claim, socket: '' })],
+    ['session id that is none', (claim) => ({ ...claim, sessionId: '../x' })],
   ];
+  if (traits.exports.includes('pid'))
+    wrong.push(
+      ['process id', (claim) => ({ ...claim, pid: 1 })],
+      ['negative process id', (claim) => ({ ...claim, pid: -(claim.pid ?? 1) })],
+    );
+  if (traits.exports.includes('socket'))
+    wrong.push(['socket', (claim) => ({ ...claim, socket: `${claim.socket}x` })], ['empty socket', (claim) => ({ ...claim, socket: '' })]);
   for (const [what, spoil] of wrong) {
     rule(`a claim with a wrong value is refused: ${what}`, async (rig) => {
       const session = await rig.add('acts');
@@ -198,21 +245,19 @@ function proofRules(rule: Rule): void {
     });
   }
 
-  rule('the claim of another session is refused', async (rig) => {
-    const [one, other] = [await rig.add('acts'), await rig.add('acts')];
-    await assert.rejects(rig.drive(rig.harness.prove({ ...one.claim(), sessionId: other.sessionId() })), isRefusal);
-    await assert.rejects(rig.drive(rig.harness.prove({ ...one.claim(), pid: other.claim().pid })), isRefusal);
-  });
+  if (traits.exports.includes('pid'))
+    rule('a claim with values of two sessions is refused', async (rig) => {
+      const [one, other] = [await rig.add('acts'), await rig.add('acts')];
+      await assert.rejects(rig.drive(rig.harness.prove({ ...one.claim(), sessionId: other.sessionId() })), isRefusal);
+      await assert.rejects(rig.drive(rig.harness.prove({ ...one.claim(), pid: other.claim().pid ?? 0 })), isRefusal);
+    });
 
-  rule('a claim of the conversation before a clear, or of an ended session, is refused', async (rig) => {
+  rule('a claim of an ended session is refused', async (rig) => {
     const session = await rig.add('acts');
-    const before = session.claim();
-    await session.clear();
-    await assert.rejects(rig.drive(rig.harness.prove(before)), isRefusal);
-    const now = session.claim();
-    await rig.drive(rig.harness.prove(now));
+    const claim = session.claim();
+    await rig.drive(rig.harness.prove(claim));
     await session.end();
-    await assert.rejects(rig.drive(rig.harness.prove(now)), isRefusal);
+    await assert.rejects(rig.drive(rig.harness.prove(claim)), isRefusal);
   });
 }
 

@@ -20,6 +20,7 @@ export class Traces {
   readonly procStart: string;
   readonly socket: string;
   readonly record: string;
+  readonly peerToken = randomBytes(16).toString('hex');
   readonly #options: StandInOptions;
   readonly #key: string;
   readonly #startedAt = Date.now();
@@ -46,7 +47,7 @@ export class Traces {
   }
 
   writeKey(): void {
-    const key = { peerToken: randomBytes(16).toString('hex'), procStart: this.procStart, pidDomain: this.#pidDomain };
+    const key = { peerToken: this.peerToken, procStart: this.procStart, pidDomain: this.#pidDomain };
     writeFileSync(this.#key, JSON.stringify(key), { mode: 0o600 });
   }
 

@@ -32,6 +32,8 @@ export interface InboxOptions {
   readonly dialogTimeoutMs: number;
   readonly decides: 'approve' | 'deny' | undefined;
   readonly receipts: boolean;
+  /** What the first line of a connection must name; undefined: nothing. */
+  readonly requiredToken: string | undefined;
   readonly emit: Emit;
   readonly sessionId: () => string;
   readonly queued: () => number;
@@ -42,6 +44,9 @@ export interface InboxOptions {
 export class Inbox {
   inbound: Inbound;
   mode: 'prompting' | 'bypass';
+  /** Connections that ever came, and bytes read on them. */
+  connections = 0;
+  bytes = 0;
   readonly #options: InboxOptions;
   readonly #server: Server;
   readonly #sockets = new Set<Socket>();
@@ -101,10 +106,18 @@ export class Inbox {
 
   #onConnection(socket: Socket): void {
     this.#sockets.add(socket);
+    this.connections += 1;
     let text = '';
+    let isLet = this.#options.requiredToken === undefined;
+    const take = (line: string): void => {
+      if (isLet) return this.#onLine(line);
+      isLet = line === JSON.stringify({ type: 'auth', token: this.#options.requiredToken });
+      if (!isLet) socket.destroy();
+    };
     const timer = setTimeout(() => socket.destroy(), FIRST_LINE_LIMIT_MS);
     socket.setEncoding('utf8');
     socket.on('data', (chunk: string) => {
+      this.bytes += Buffer.byteLength(chunk);
       const lines = (text + chunk).split('\n');
       text = lines.pop() ?? '';
       if (lines.length > 0) clearTimeout(timer);
@@ -112,10 +125,10 @@ export class Inbox {
         socket.destroy();
         return;
       }
-      for (const line of lines) this.#onLine(line);
+      for (const line of lines) if (!socket.destroyed) take(line);
     });
     socket.on('end', () => {
-      if (text !== '') this.#onLine(text);
+      if (text !== '') take(text);
     });
     socket.on('error', () => socket.destroy()); // a sender that broke off: what it wrote whole was taken
     socket.on('close', () => {

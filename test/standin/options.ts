@@ -36,6 +36,8 @@ export interface StandInOptions {
   readonly old?: 'no-status' | 'no-socket';
   /** False: the sender's process is taken for another than the listener's, so no receipt is sent. Default true. */
   readonly receipts?: boolean;
+  /** As on Windows: the first line must name the peer token of the key file, or the connection is closed. Counts for nothing by default. */
+  readonly requiresAuth?: boolean;
   /** Does the model run the commands it is told about? Default true. */
   readonly autorun?: Autorun;
   /** After a fetch the model answers the message with this. */
@@ -110,6 +112,9 @@ export interface StandInState {
   readonly status: string;
   readonly queued: number;
   readonly held: number;
+  /** Connections its socket ever took, and bytes that came on them; 0 without a socket. */
+  readonly connections: number;
+  readonly bytes: number;
 }
 
 /** A new event; its time is set when it is printed. */

@@ -28,8 +28,10 @@ async function withStandIn(options: Partial<StandInOptions>, body: (standIn: Sta
 async function write(standIn: StandIn, ...lines: readonly string[]): Promise<void> {
   const socket = createConnection({ path: standIn.socket });
   socket.resume();
+  socket.on('error', () => socket.destroy()); // being cut off is one of the right answers
+  const closed = new Promise<void>((resolve) => void socket.once('close', () => resolve()));
   socket.end(lines.join('\n'));
-  await once(socket, 'close');
+  await closed;
   await standIn.send({ cmd: 'state' });
 }
 
@@ -102,7 +104,8 @@ test('what holds a message: the policy, or a mode that was not claimed', async (
 test('a held message is read once its user approves; an open question shows as waiting', async () => {
   await withStandIn({ mode: 'bypass', autorun: false }, async (standIn) => {
     await write(standIn, frame('text'));
-    assert.deepEqual(await standIn.send({ cmd: 'state' }), { sessionId: standIn.sessionId, status: 'waiting', queued: 0, held: 1 });
+    const { sessionId, status, queued, held } = await standIn.send({ cmd: 'state' });
+    assert.deepEqual([sessionId, status, queued, held], [standIn.sessionId, 'waiting', 0, 1]);
     await standIn.send({ cmd: 'approve' });
     assert.deepEqual((await standIn.next('turn')).contents, ['text']);
   });
@@ -129,6 +132,21 @@ test('commands have the environment of their session and follow each other', asy
         'echo $CLAUDECODE $CLAUDE_PID $CLAUDE_CODE_SESSION_ID $CLAUDE_CODE_MESSAGING_SOCKET $CLAUDE_CODE_ENTRYPOINT $CLAUDE_CONFIG_DIR $EXTRA',
     });
     assert.equal((await standIn.next('ran')).stdout, `1 ${standIn.pid} ${standIn.sessionId} ${standIn.socket} cli /somewhere x\n`);
+  });
+});
+
+test('where the token is required, a connection that does not begin with it is closed and delivers nothing', async () => {
+  await withStandIn({ autorun: false, requiresAuth: true }, async (standIn, dir) => {
+    const key = readdirSync(join(dir, 'c', 'sessions')).find((name) => name.endsWith('.key')) ?? '';
+    const { peerToken: token } = JSON.parse(readFileSync(join(dir, 'c', 'sessions', key), 'utf8')) as { peerToken: string };
+    const auth = (word: string): string => JSON.stringify({ type: 'auth', token: word });
+    for (const lines of [[frame('none')], [auth('wrong'), frame('wrong')], [frame('late'), auth(token), frame('late')]])
+      await write(standIn, ...lines);
+    await write(standIn, auth(token), frame('right'));
+    assert.deepEqual(
+      standIn.all('frame').map((one) => one.content),
+      ['right'],
+    );
   });
 });
 

@@ -45,6 +45,7 @@ class StandInSession {
         dialogTimeoutMs: options.dialogTimeoutMs ?? 300_000,
         decides: options.decides,
         receipts: options.receipts ?? true,
+        requiredToken: options.requiresAuth === true ? this.#traces.peerToken : undefined,
         emit,
         sessionId: () => this.#sessionId,
         queued: () => this.#queue.length,
@@ -92,7 +93,8 @@ class StandInSession {
   }
 
   state(): StandInState {
-    return { sessionId: this.#sessionId, status: this.#status ?? 'absent', queued: this.#queue.length, held: this.#inbox.held };
+    const { held, connections, bytes } = this.#inbox;
+    return { sessionId: this.#sessionId, status: this.#status ?? 'absent', queued: this.#queue.length, held, connections, bytes };
   }
 
   async obey(command: StandInCommand): Promise<void> {

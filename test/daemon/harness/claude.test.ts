@@ -1,8 +1,10 @@
 /** The Claude Code adapter keeps the rules of the harness seam, against stand-in sessions that are processes of their own. */
 import type { StandIn } from '../../standin/spawn.ts';
 import type { StandInOptions } from '../../standin/options.ts';
-import { harnessContract, type HarnessRig, type RigBehaviour, type RigSession } from '../../contract/harness.ts';
+import { harnessContract, type HarnessRig, type RigBehaviour, type RigSession, type RigTraits } from '../../contract/harness.ts';
 import { ClaudeRig } from './rig.ts';
+
+const TRAITS: RigTraits = { taken: 'written', afterwards: [], hasReceipts: true, hasClear: true, exports: ['pid', 'socket'] };
 
 const OPTIONS: Record<RigBehaviour, Partial<StandInOptions>> = {
   acts: {},
@@ -32,7 +34,7 @@ function sessionOf(standIn: StandIn): RigSession {
   };
 }
 
-harnessContract('Claude Code adapter', async (): Promise<HarnessRig> => {
+harnessContract('Claude Code adapter', TRAITS, async (): Promise<HarnessRig> => {
   const rig = await new ClaudeRig().start();
   return {
     harness: rig.harness,
