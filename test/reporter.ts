@@ -53,6 +53,11 @@ function tallyOf(file: string): FileTally {
   return tally;
 }
 
+/** The file that was run: a test may be defined by a function of another one. */
+function fileOf(data: { readonly file?: string | undefined }): string | undefined {
+  return (data as { readonly entryFile?: string }).entryFile ?? data.file;
+}
+
 function shortName(path: string): string {
   return relative(process.cwd(), path);
 }
@@ -132,7 +137,7 @@ export default async function* reporter(source: AsyncIterable<TestEvent>): Async
   let current: string | undefined;
   for await (const event of source) {
     if (event.type === 'test:pass' || event.type === 'test:fail') {
-      const path = resolve(event.data.file ?? event.data.name);
+      const path = resolve(fileOf(event.data) ?? event.data.name);
       // Verdicts come file by file, in order: the first one of another file ends the one before.
       if (current !== undefined && current !== path) yield report(current);
       current = path;
@@ -140,7 +145,8 @@ export default async function* reporter(source: AsyncIterable<TestEvent>): Async
     } else if (event.type === 'test:stdout' || event.type === 'test:stderr') {
       keepOutput(tallyOf(resolve(event.data.file)), event.data.message);
     } else if (event.type === 'test:diagnostic' && event.data.file !== undefined && !SUMMARY_LINE.test(event.data.message)) {
-      const { file, message } = event.data;
+      const { message } = event.data;
+      const file = fileOf(event.data) ?? event.data.file;
       if (LATE_ERROR.test(message)) addFailure(tallyOf(resolve(file)), shortName(resolve(file)), '(after its test ended)', message);
       else tallyOf(resolve(file)).notes.push(message);
     } else if (event.type === 'test:summary') {
