@@ -21,9 +21,14 @@ import type { Agents } from './agents.ts';
 import type { Clock } from './clock/clock.ts';
 import type { Events } from './events.ts';
 import type { Files } from './files/files.ts';
-import type { Inbox, Received } from './inbox.ts';
+import type { Inbox } from './inbox.ts';
+import type { Received } from './received-row.ts';
 import type { Peers } from './peers.ts';
+import type { Rates } from './rates.ts';
+import type { Refusals } from './refusals.ts';
 import type { Store, StoreReader } from './store/store.ts';
+
+const NO_WRITE = 'that host may not write here';
 
 export interface AdmissionDeps {
   readonly store: Store;
@@ -36,9 +41,13 @@ export interface AdmissionDeps {
   readonly inbox: Inbox;
   readonly agents: Agents;
   readonly events: Events;
+  readonly refusals: Refusals;
+  readonly rates: Rates;
   /** Throws AxError `store_full` when nothing new may be taken. */
   readonly requireRoom: () => void;
   readonly hasLiveSession: (harness: string, workspace: string) => boolean;
+  /** For how many ms the agent of an address is quiet still; 0: not, or there is none. */
+  readonly quietMs: (harness: string, workspace: string) => number;
   /** A message was accepted for an address. */
   readonly onReceived: (row: Received) => void;
 }
@@ -57,20 +66,25 @@ export class Admission {
     openEnvelopeHeaders(sealKeys, key.hostId, envelope); // accepted means readable: both open here or it is refused
     openEnvelopeBody(sealKeys, key.hostId, envelope, request.pieces);
     const digest = sha256(request.envelope.payload);
-    this.#requireWrite(peer, peers); // before anything is said about this host's folders; again in the transaction
+    this.#requireWrite(peer, null); // before anything is said about this host's folders; again in the transaction
     const known = inbox.get(peer, envelope.id);
     const workspace = known?.workspace ?? (await files.canonicalFolder(envelope.to.workspace));
-    if (workspace === undefined) throw new AxError('not_found', 'that workspace does not exist on this host');
+    if (workspace !== undefined) this.#requireWrite(peer, workspace);
+    if (workspace === undefined) throw this.#missing(peer);
     if (!isNoticeSafe(workspace)) throw new AxError('invalid_argument', 'no session can be set up in a folder of that name');
-    if (known === undefined) this.#deps.requireRoom();
+    if (known === undefined) {
+      this.#deps.requireRoom();
+      this.#deps.rates.take(peer, workspace); // a copy of a message that is here already costs nothing
+    }
     const result = await store.write((tx) => {
-      this.#requireWrite(peer, peers, tx);
+      this.#requireWrite(peer, workspace, tx);
+      const mayNotify = peers.may(peer, 'notify', workspace, tx);
       const registered = agents.at(envelope.to.harness, workspace, tx) !== undefined;
       const fresh = {
         id: envelope.id,
         sender: peer,
         state: registered ? ('available' as const) : ('awaiting_setup' as const),
-        storedAs: envelope.kind === 'message' && peers.may(peer, 'notify', tx) ? ('message' as const) : ('note' as const),
+        storedAs: envelope.kind === 'message' && mayNotify ? ('message' as const) : ('note' as const),
         signed: encodeSigned(request.envelope),
         digest,
         bytes: envelope.bytes,
@@ -94,6 +108,8 @@ export class Admission {
     });
     if (result.kind === 'cancelled') return this.#answer('cancelled', peer, envelope.id, digest, undefined);
     if (result.kind === 'new') this.#deps.onReceived(result.row);
+    if (result.kind === 'new' && result.row.storedAs === 'note' && envelope.kind === 'message')
+      this.#deps.refusals.note(peer, 'notify', workspace);
     const row = result.row;
     if (row === undefined) return this.#answer('expired', peer, envelope.id, digest, row); // taken once, and forgotten since
     if (row.state === 'cancelled' || row.state === 'expired') return this.#answer(row.state, peer, envelope.id, digest, row);
@@ -112,9 +128,19 @@ export class Admission {
     return this.#answer(result.outcome, peer, cancel.id, cancel.digest, result.row);
   }
 
-  #requireWrite(peer: HostId, peers: Peers, reader?: StoreReader): void {
-    if (peers.may(peer, 'write', reader)) return;
-    throw new AxError(peers.get(peer, reader) === undefined ? 'untrusted_peer' : 'grant_missing', 'that host may not write here');
+  /** Whoever may write to some folders only learns nothing of the others: not granted and not there are one answer. */
+  #missing(peer: HostId): AxError {
+    return this.#deps.peers.mayEverywhere(peer, 'write')
+      ? new AxError('not_found', 'that workspace does not exist on this host')
+      : new AxError('grant_missing', NO_WRITE);
+  }
+
+  #requireWrite(peer: HostId, workspace: string | null, reader?: StoreReader): void {
+    const { peers, refusals } = this.#deps;
+    if (peers.may(peer, 'write', workspace, reader)) return;
+    if (peers.get(peer, reader) === undefined) throw new AxError('untrusted_peer', 'that host is not paired with this one');
+    refusals.note(peer, 'write', workspace);
+    throw new AxError('grant_missing', NO_WRITE);
   }
 
   #answer(
@@ -140,8 +166,14 @@ export class Admission {
           storedAs: row?.storedAs ?? 'message',
           liveSession,
           certain: row?.state === 'fetched',
+          ...(outcome === 'accepted' && this.#isQuiet(row) ? { noticeReason: 'quiet' } : {}),
         }),
       ),
     });
+  }
+
+  /** Is it sure already that no session is told of this, since the agent is quiet? */
+  #isQuiet(row: Received | undefined): boolean {
+    return row?.storedAs === 'message' && row.notice === null && this.#deps.quietMs(row.harness, row.workspace) > 0;
   }
 }

@@ -6,29 +6,24 @@
  */
 import type { Command } from 'commander';
 import type { HostRow } from '../../protocol/control.ts';
+import { parseHostAddress } from '../../protocol/address.ts';
 import { AxError } from '../../protocol/errors.ts';
+import { parseName } from '../../protocol/ids.ts';
 import { DEFAULT_GRANTS, GRANT_ACTIONS } from '../../protocol/states.ts';
 import { call } from '../client.ts';
-import { action, collect, durationOption, listOption, noun, textOption, verb, wholeOption } from '../command.ts';
+import { action, asOwner, collect, durationOption, inLine, known, listOption, noun, textOption, verb, wholeOption } from '../command.ts';
 import type { Run } from '../command.ts';
 import { axCommand, requireOwner } from '../environment.ts';
 import { ago, count, note, rowsOf, table, visible } from '../output.ts';
 import type { Fields } from '../output.ts';
 import { awaiting } from '../wait.ts';
+import { addGrants, mayHere, ruleText } from './grants.ts';
 
-const COLUMNS = ['host_id', 'name', 'addresses', 'grants', 'state', 'last_seen_at', 'rtt_ms', 'version'];
+const COLUMNS = ['host_id', 'name', 'addresses', 'grants', 'state', 'last_seen_at', 'rtt_ms', 'version', 'grant_rules'];
 /** Longest pairing code that is read from stdin, bytes. */
 const MAX_CODE_BYTES = 8192;
 
 const GRANT_HELP = `what this host allows the other, with commas: ${GRANT_ACTIONS.join(', ')} (default ${DEFAULT_GRANTS.join(',')})`;
-
-/** Grants for people; the ones that nothing asks for yet say so. */
-function mayHere(grants: readonly string[]): string {
-  const hasEffect = (grant: string): boolean => (DEFAULT_GRANTS as readonly string[]).includes(grant);
-  return (
-    grants.map((grant) => (hasEffect(grant) ? visible(grant) : `${visible(grant)} (no effect in this version)`)).join(', ') || 'nothing'
-  );
-}
 
 export function addHost(root: Command): void {
   const host = noun(root, 'host', 'This host, and the hosts it is paired with', 'ax host list');
@@ -59,6 +54,12 @@ export function addHost(root: Command): void {
     });
   });
   addChanges(host);
+  addGrants(host);
+}
+
+/** The grants typed, judged here; undefined when none were. */
+function grantOption(run: Run): readonly string[] | undefined {
+  return known(listOption(run.options, 'grant'), 'grant', GRANT_ACTIONS);
 }
 
 async function hostId(run: Run): Promise<void> {
@@ -78,7 +79,7 @@ function addPairing(host: Command): void {
     .option('--ttl <span>', 'how long the code works (default 15m)');
   action(invite, async (run) => {
     requireOwner(run.environment, run.options['asOwner'] === true, 'host invite');
-    const params = { grants: listOption(run.options, 'grant'), ttl_ms: durationOption(run.options, 'ttl', '--ttl', 1000) };
+    const params = { grants: grantOption(run), ttl_ms: durationOption(run.options, 'ttl', '--ttl', 1000) };
     const made = await call<{ code: string; expires_at: number; warnings?: readonly string[] }>(run.environment, 'host.invite', params);
     for (const warning of made.warnings ?? []) note(warning);
     const left = ago(made.expires_at).replace(/^in /, '');
@@ -92,13 +93,13 @@ function addPairing(host: Command): void {
     .option('--grant <actions>', GRANT_HELP, collect);
   action(join, async (run) => {
     requireOwner(run.environment, run.options['asOwner'] === true, 'host join');
+    const name = textOption(run.options, 'name');
+    if (name !== undefined) inLine(() => parseName(name, 'a host alias'));
+    const grants = grantOption(run);
     const code = await readCode(run.args[0]);
-    const params = { code, name: textOption(run.options, 'name'), grants: listOption(run.options, 'grant') };
-    const joined = await call<{ host_id: string; name: string; grants: string[] }>(run.environment, 'host.join', params, {
-      what: 'the other host to answer',
-    });
-    const human = `paired with ${visible(joined.name)} (${joined.host_id}); it may ${mayHere(joined.grants)} here\nnext: ${axCommand(run.environment.ax, 'agent', 'sessions', joined.name)}`;
-    await run.print({ type: 'host_joined', fields: { ...joined }, human });
+    const params = { code, name, grants };
+    const joined = await call<Joined>(run.environment, 'host.join', params, { what: 'the other host to answer' });
+    await run.print({ type: 'host_joined', fields: { ...joined }, human: joinedText(run, joined, params.grants !== undefined) });
   });
   const add = asOwner(
     verb(
@@ -110,7 +111,9 @@ function addPairing(host: Command): void {
   ).option('--grant <actions>', GRANT_HELP, collect);
   action(add, async (run) => {
     requireOwner(run.environment, run.options['asOwner'] === true, 'host add');
-    const params = { name: run.args[0], address: run.args[1], grants: listOption(run.options, 'grant') };
+    inLine(() => parseName(run.args[0], 'a host alias'));
+    inLine(() => parseHostAddress(run.args[1]));
+    const params = { name: run.args[0], address: run.args[1], grants: grantOption(run) };
     const { host: row } = await call<{ host: HostRow }>(run.environment, 'host.add', params);
     await run.print({
       type: 'host_added',
@@ -120,8 +123,31 @@ function addPairing(host: Command): void {
   });
 }
 
-function asOwner(command: Command): Command {
-  return command.option('--as-owner', "inside an agent's shell: the owner told you to");
+interface Joined {
+  readonly host_id: string;
+  readonly name: string;
+  readonly grants: readonly string[];
+  /** It was known here before; an older daemon does not tell. */
+  readonly already_paired?: boolean;
+  /** What that host says it allows this one; an older daemon does not tell. */
+  readonly granted?: readonly string[];
+}
+
+/** Both directions: what the other host may here, and what it says this one may there. */
+function joinedText({ environment }: Run, joined: Joined, isGrantTyped: boolean): string {
+  const name = visible(joined.name);
+  const { already_paired: isOld = false, granted } = joined;
+  const stays = isOld && !isGrantTyped ? '; that stays as it was' : '';
+  const lines = [
+    `${isOld ? 'already paired' : 'paired'} with ${name} (${joined.host_id}); it may ${mayHere(joined.grants)} here${stays}`,
+    ...(granted === undefined ? [] : [`this host may ${mayHere(granted)} there, says ${name}`]),
+  ];
+  if (granted === undefined || granted.includes('read'))
+    return [...lines, `next: ${axCommand(environment.ax, 'agent', 'sessions', joined.name)}`].join('\n');
+  if (granted.length > 0) return lines.join('\n');
+  return [...lines, 'next: its owner allows this host something; there: ax host list, then ax host grant THIS_HOST read write notify'].join(
+    '\n',
+  );
 }
 
 /** The pairing code: as typed, from stdin for `-` or when stdin is no terminal, else asked for without an echo. */
@@ -180,6 +206,7 @@ function hostText(row: HostRow, fingerprint: string, pending: unknown): string {
     ['fingerprint', fingerprint],
     ...row.addresses.map((address) => ['address', address]),
     ['may here', mayHere(row.grants)],
+    ...row.grant_rules.map((rule) => ['', ruleText(rule)]),
     ['seen', ago(row.last_seen_at)],
     ['round trip', row.rtt_ms === null ? '-' : `${row.rtt_ms.toFixed(1)} ms`],
     ['version', row.version ?? '-'],
@@ -192,6 +219,7 @@ function addChanges(host: Command): void {
   const rename = asOwner(verb(host, 'rename <host> <alias>', 'call a host something else here', 'ax host rename hostb builder'));
   action(rename, async (run) => {
     requireOwner(run.environment, run.options['asOwner'] === true, 'host rename');
+    inLine(() => parseName(run.args[1], 'a host alias'));
     const renamed = await call<{ host_id: string; name: string }>(run.environment, 'host.rename', { host: run.args[0], name: run.args[1] });
     await run.print({ type: 'host_renamed', fields: { ...renamed }, human: `${renamed.host_id} is now ${visible(renamed.name)}` });
   });
@@ -202,7 +230,12 @@ function addChanges(host: Command): void {
   action(remove, async (run) => {
     requireOwner(run.environment, run.options['asOwner'] === true, 'host remove');
     const params = { host: run.args[0], cancel_pending: run.options['cancelPending'] === true };
-    const removed = await call<{ host_id: string; name: string; cancelled: unknown }>(run.environment, 'host.remove', params);
+    const removed = await call<{ host_id: string; name: string; cancelled: unknown; warnings?: string[] }>(
+      run.environment,
+      'host.remove',
+      params,
+    );
+    for (const warning of removed.warnings ?? []) note(warning);
     const cancelled =
       typeof removed.cancelled === 'number' && removed.cancelled > 0
         ? `; ${count(removed.cancelled, 'waiting message was', 'waiting messages were')} cancelled`

@@ -22,7 +22,7 @@ class Box {
 
   constructor(bed: Bed) {
     this.bed = bed;
-    this.peers = new Peers(bed.store, 'home');
+    this.peers = new Peers(bed.store, 'home', { now: () => bed.clock.now(), running: bed.running });
   }
 
   add(hostId: HostId, name: string, change: Partial<Parameters<Peers['add']>[1]> = {}): Promise<Peer> {
@@ -75,7 +75,15 @@ test('pairing again keeps name and age, joins addresses, replaces grants and cou
   box.bed.clock.pass(5000);
   await box.bed.write((tx) => box.peers.seen(tx, BOB.hostId, 77, '0.1.0'));
   const again = await box.add(BOB.hostId, 'other', { addresses: ['/b', '/a'], grants: ['read'] });
-  assert.deepEqual(again, { ...first, addresses: ['/b', '/a'], grants: ['read'], revision: 2, lastSeenAt: 77, version: '0.1.0' });
+  assert.deepEqual(again, {
+    ...first,
+    addresses: ['/b', '/a'],
+    grants: ['read'],
+    changedRan: box.bed.running(),
+    revision: 2,
+    lastSeenAt: 77,
+    version: '0.1.0',
+  });
   assert.equal((await box.add(BOB.hostId, 'chosen', { exactName: true })).name, 'chosen');
   const many = Array.from({ length: 30 }, (_, n) => `/address/${n}`);
   assert.deepEqual((await box.add(BOB.hostId, 'bob', { addresses: many })).addresses, many.slice(0, 16));
@@ -85,10 +93,70 @@ test('an action is allowed by its grant alone, and by none to an unknown host', 
   const box = await emptyBox();
   await box.add(BOB.hostId, 'bob', { grants: ['read', 'write'] });
   assert.deepEqual(
-    (['read', 'write', 'notify', 'run', 'exec', 'cancel'] as const).filter((action) => box.peers.may(BOB.hostId, action)),
+    (['read', 'write', 'notify', 'run', 'exec', 'cancel'] as const).filter((action) => box.peers.may(BOB.hostId, action, '/w')),
     ['read', 'write'],
   );
-  assert.equal(box.peers.may(CAROL.hostId, 'read'), false);
+  assert.equal(box.peers.may(CAROL.hostId, 'read', null), false);
+});
+
+test('a grant for one workspace allows nothing in another, and is taken back alone', async () => {
+  const box = await emptyBox();
+  await box.add(BOB.hostId, 'bob', { grants: ['read'] });
+  const grant = (workspace: string | null, forMs: number | null = null): Promise<Peer> =>
+    box.bed.write((tx) => box.peers.grant(tx, BOB.hostId, ['write', 'notify'], workspace, forMs));
+  const revoke = (workspace: string | null): Promise<Peer> =>
+    box.bed.write((tx) => box.peers.revoke(tx, BOB.hostId, ['notify'], workspace));
+  const may = (action: 'write' | 'notify', workspace: string | null): boolean => box.peers.may(BOB.hostId, action, workspace);
+  await grant('/a');
+  await grant('/b');
+  assert.deepEqual(
+    [may('write', '/a'), may('notify', '/b'), may('write', '/a/b'), may('write', '/c'), may('write', null)],
+    [true, true, false, false, true],
+  );
+  await revoke('/a');
+  assert.deepEqual([may('notify', '/a'), may('write', '/a'), may('notify', '/b')], [false, true, true]);
+  await revoke(null);
+  assert.deepEqual([may('notify', '/b'), may('write', '/b')], [false, true]);
+  await grant(null);
+  assert.equal(may('notify', '/anything'), true);
+  await assert.rejects(grant('/a'), refusal('invalid_state'));
+  await assert.rejects(revoke('/a'), refusal('invalid_state'));
+});
+
+test('a grant that expires ends when either clock says so, and a clock set back does not prolong it', async () => {
+  for (const wall of ['kept', 'set back', 'set forward'] as const) {
+    const box = await emptyBox();
+    await box.add(BOB.hostId, 'bob', { grants: ['read'] });
+    await box.bed.write((tx) => box.peers.grant(tx, BOB.hostId, ['write'], null, 60_000));
+    box.bed.clock.pass(30_000);
+    assert.equal(box.peers.may(BOB.hostId, 'write', '/w'), true);
+    if (wall === 'set back') box.bed.clock.wall += -3_600_000;
+    if (wall === 'set forward') box.bed.clock.wall += 3_600_000;
+    else box.bed.clock.pass(30_001);
+    assert.equal(box.peers.may(BOB.hostId, 'write', '/w'), false, wall);
+    assert.deepEqual(box.peers.rulesOf(box.peers.get(BOB.hostId)!), []);
+  }
+});
+
+test('a grant for a while takes the place of one without an end, and the revision counts changes only', async () => {
+  const box = await emptyBox();
+  const { revision } = await box.add(BOB.hostId, 'bob');
+  const grant = (forMs: number | null): Promise<Peer> => box.bed.write((tx) => box.peers.grant(tx, BOB.hostId, ['notify'], null, forMs));
+  assert.equal((await grant(null)).revision, revision, 'it was granted already');
+  assert.deepEqual((await grant(1000)).grants, ['read', 'write']);
+  box.bed.clock.pass(1001);
+  assert.equal(box.peers.may(BOB.hostId, 'notify', null), false);
+  assert.deepEqual((await grant(null)).grants, ['read', 'write', 'notify']);
+  assert.equal(box.peers.may(BOB.hostId, 'notify', null), true);
+});
+
+test('the grants of one host are bounded', async () => {
+  const box = await emptyBox();
+  await box.add(BOB.hostId, 'bob', { grants: [] });
+  const grant = (n: number): Promise<Peer> => box.bed.write((tx) => box.peers.grant(tx, BOB.hostId, ['write'], `/w${n}`, null));
+  for (let n = 0; n < 64; n++) await grant(n);
+  await assert.rejects(grant(64), refusal('limit'));
+  assert.equal(box.peers.get(BOB.hostId)?.rules?.length, 64);
 });
 
 test('a rename takes a free name, also another case of its own', async () => {
@@ -147,14 +215,29 @@ test('open invites are bounded, and expired ones make room', async () => {
   assert.deepEqual([box.peers.invite('i0'), box.peers.invite('i1')?.id], [undefined, 'i1']);
 });
 
-test('a removed host is gone, and the invite it had used does not let it in again', async () => {
+test('a removed host is gone, and no invite that it has used or may hold lets it in again', async () => {
   const box = await emptyBox();
   const used = await box.invite('used');
-  await box.invite('other');
-  await box.bed.write((tx) => box.peers.useInvite(tx, used, BOB.hostId));
+  const others = await box.invite('others');
+  await box.invite('open');
+  await box.bed.write((tx) => (box.peers.useInvite(tx, used, BOB.hostId), box.peers.useInvite(tx, others, CAROL.hostId)));
   await box.add(BOB.hostId, 'bob');
-  await box.bed.write((tx) => box.peers.remove(tx, BOB.hostId));
+  assert.equal(await box.bed.write((tx) => box.peers.remove(tx, BOB.hostId)), 1);
   assert.equal(box.peers.get(BOB.hostId), undefined);
-  assert.equal(box.peers.invite('used'), undefined);
-  assert.notEqual(box.peers.invite('other'), undefined);
+  assert.deepEqual([box.peers.invite('used'), box.peers.invite('open')], [undefined, undefined]);
+  assert.notEqual(box.peers.invite('others'), undefined, 'another host may ask for its answer again');
+});
+
+test('an invite that is older than the last change of a host gives that host nothing it has not got', async () => {
+  const box = await emptyBox();
+  const old = await box.invite('old', { createdRan: box.bed.running() });
+  const bob = await box.add(BOB.hostId, 'bob');
+  assert.deepEqual(box.peers.grantsBy(old, undefined), DEFAULT_GRANTS);
+  assert.deepEqual(box.peers.grantsBy(old, bob), DEFAULT_GRANTS);
+  const revoked = await box.bed.write((tx) => box.peers.revoke(tx, BOB.hostId, ['read', 'write', 'notify'], null));
+  assert.equal(box.peers.grantsBy(old, revoked), null, 'then it keeps what it has');
+  const again = await box.add(BOB.hostId, 'bob', { grants: null });
+  assert.deepEqual([again.grants, box.peers.grantsBy(old, again)], [[], null]);
+  const fresh = { ...old, createdRan: box.bed.running() + 1 };
+  assert.deepEqual(box.peers.grantsBy(fresh, again), DEFAULT_GRANTS, 'one that was made since counts');
 });
