@@ -2,80 +2,24 @@
  * The outbox: every message sent from this host, its delivery state on the sender's side, and the body until it is settled.
  *
  * Owns the tables `outbox` (rows by sequence), `outbox_index`, `outbox_body` and `requests`. Index keys: `i/ID` finds a row; `h/HOST/SEQ`
- * is open (not accepted, not ended), `w/HOST/SEQ` accepted and not ended, `c/HOST/SEQ` has a cancel to be asked, `p/RUN/SEQ` is ended
- * and pruned from that running time on. Every step is checked against the table of states.
+ * is open (not accepted, not ended), `a/WHERE/SEQ` was sent from a folder or by an agent, `w/HOST/SEQ` accepted and not ended,
+ * `c/HOST/SEQ` has a cancel to be asked, `f/SEQ` was refused or expired, `p/RUN/SEQ` is ended and pruned from that running time on. The
+ * body stays until the message was accepted or cancelled, so that its owner can have a dead one tried again. Every step is checked
+ * against the table of states.
  * Invariant: an entry whose bytes may have left without an answer says `uncertain`, and that is durable before they leave.
  */
 import { AxError } from '../protocol/errors.ts';
-import type { Destination } from '../protocol/address.ts';
-import type { Origin } from '../protocol/control.ts';
 import type { HostId, MessageId } from '../protocol/ids.ts';
-import { MAX_RETENTION_MS, METADATA_RETENTION_MS } from '../protocol/limits.ts';
+import { DEFAULT_DEADLINE_MS, MAX_DEADLINE_MS, MAX_RETENTION_MS, METADATA_RETENTION_MS } from '../protocol/limits.ts';
 import type { Progress, Receipt } from '../protocol/receipt.ts';
-import { RECEIVER_ENDS, SENDER_ENDS, senderMay } from '../protocol/states.ts';
-import type { MessageKind, ReceiverState, SenderState } from '../protocol/states.ts';
+import { SENDER_ENDS, senderMay } from '../protocol/states.ts';
+import type { SenderState } from '../protocol/states.ts';
+import { afterProgress, afterReceipt, indexKeys, openStates, sentFrom, sentFromKeys } from './sent-row.ts';
+import type { Cause, NewSent, OpenState, Sent } from './sent-row.ts';
+import { count, counted, tallied, tally } from './store/counts.ts';
+import type { Tally } from './store/counts.ts';
 import { getRow, nextSeq, NOTHING, pack, seqKey, under, unpack } from './store/rows.ts';
 import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
-
-export interface Cause {
-  readonly code: string;
-  readonly message: string;
-  readonly at: number;
-}
-
-/** What the receiver's host last told of a message. */
-export interface Mirror {
-  readonly state: ReceiverState;
-  readonly at: number;
-  readonly handedOut: boolean;
-  /** When the body was first handed out, wall time of the receiver in ms, if it was told before the pickup. */
-  readonly handedOutAt: number | null;
-  readonly liveSession: boolean;
-  readonly notice: string | null;
-}
-
-export interface RequestKey {
-  readonly key: string;
-  readonly fingerprint: string;
-}
-
-export interface Sent {
-  readonly seq: number;
-  readonly id: MessageId;
-  readonly host: HostId;
-  readonly to: Destination;
-  readonly kind: MessageKind;
-  readonly state: SenderState;
-  /** Bytes may have left without an answer. */
-  readonly uncertain: boolean;
-  readonly cancelRequested: boolean;
-  /** The encoded signed envelope; kept with the metadata. */
-  readonly signed: Uint8Array;
-  readonly digest: Uint8Array;
-  readonly bytes: number;
-  readonly createdAt: number;
-  /** Running time, ms, at which forwarding ends. */
-  readonly deadline: number;
-  readonly cause: Cause | null;
-  readonly storedAs: MessageKind | null;
-  readonly receiver: Mirror | null;
-  /** Both ends are this host. */
-  readonly local: boolean;
-  /** Name of the sending agent; null for the owner. */
-  readonly agent: string | null;
-  readonly origin: Origin;
-  /** The caller's idempotency key and what it covered; lives as long as the row. */
-  readonly request: RequestKey;
-  readonly acceptedAt: number | null;
-  readonly fetchedAt: number | null;
-  /** Running time, ms, from which it may be forgotten; null while it is open. */
-  readonly keptUntil: number | null;
-}
-
-export type NewSent = Pick<
-  Sent,
-  'id' | 'host' | 'to' | 'kind' | 'signed' | 'digest' | 'bytes' | 'createdAt' | 'deadline' | 'local' | 'agent' | 'origin' | 'request'
-> & { readonly state: 'queued' | 'forwarding' | 'accepted' };
 
 export class Outbox {
   readonly #store: Store;
@@ -104,7 +48,8 @@ export class Outbox {
     tx.put('outbox_index', `i/${row.id}`, pack({ seq: row.seq }));
     tx.put('requests', row.request.key, pack({ id: row.id }));
     if (body !== null) tx.put('outbox_body', row.id, body);
-    this.#index(tx, row, true);
+    for (const key of sentFromKeys(row)) tx.put('outbox_index', key, NOTHING);
+    this.#index(tx, undefined, row);
     return row;
   }
 
@@ -128,11 +73,17 @@ export class Outbox {
     return this.#store.get('outbox_body', id);
   }
 
-  /** Rows newest first, from below `before`. */
-  page(before: number | undefined, limit: number): Sent[] {
-    return this.#store
-      .range('outbox', { ...(before === undefined ? {} : { end: seqKey(before) }), reverse: true, limit })
-      .map((entry) => unpack<Sent>(entry.value));
+  /** Rows newest first, from below `before`; with `from` only those sent from that folder, or by an agent of one of these names. */
+  page(before: number | undefined, limit: number, from?: { readonly workspace: string; readonly agents: readonly string[] }): Sent[] {
+    const end = before === undefined ? '~' : seqKey(before);
+    if (from === undefined) return this.#store.range('outbox', { end, reverse: true, limit }).map((entry) => unpack<Sent>(entry.value));
+    const starts = [sentFrom('w', from.workspace), ...from.agents.map((agent) => sentFrom('n', agent.toLowerCase()))];
+    const keys = starts.flatMap((start) => this.#store.range('outbox_index', { start, end: `${start}${end}`, reverse: true, limit }));
+    const seqs = new Set(keys.map((entry) => entry.key.slice(entry.key.lastIndexOf('/') + 1)).toSorted());
+    return [...seqs]
+      .toReversed()
+      .slice(0, limit)
+      .flatMap((seq) => getRow<Sent>(this.#store, 'outbox', seq) ?? []);
   }
 
   /** Open entries of a host, oldest first, after sequence `after`. */
@@ -168,12 +119,23 @@ export class Outbox {
     return this.#step(tx, row, { state: left ? 'expired' : 'cancelled', uncertain: left, cancelRequested: false });
   }
 
-  /** How many are open, for one host or for all; counts no further than `limit`. */
-  countOpen(host?: HostId, limit?: number): number {
-    return this.#store.count('outbox_index', {
-      ...under(host === undefined ? 'h/' : `h/${host}/`),
-      ...(limit === undefined ? {} : { limit }),
-    });
+  /** How many are open for a host. */
+  countOpen(host: HostId): number {
+    return counted(this.#store, 'outbox_index', `h/${host}/`);
+  }
+
+  /** How many are open in all, by state, and how many of them are uncertain. */
+  tally(): Tally<OpenState> {
+    return tallied(this.#store, 'outbox', () => this.#walk(this.#store));
+  }
+
+  #walk(reader: StoreReader): Tally<OpenState> {
+    const counts = { queued: 0, forwarding: 0, deferred: 0, uncertain: 0 };
+    for (const entry of reader.range('outbox_index', under('h/'))) {
+      const row = getRow<Sent>(reader, 'outbox', entry.key.slice(entry.key.lastIndexOf('/') + 1));
+      for (const state of row === undefined ? [] : openStates(row)) counts[state]++;
+    }
+    return counts;
   }
 
   /** Marks open entries, read in this transaction, as about to leave: durable before their bytes do. Returns those that were not before. */
@@ -188,71 +150,15 @@ export class Outbox {
     if (row === undefined || row.host !== receipt.receiver) return undefined;
     if (Buffer.compare(row.digest, receipt.digest) !== 0)
       throw new AxError('key_conflict', 'the receipt names another message under this id');
-    // An answer that was overtaken on its way tells an older state: an end that is known stays.
-    const end = row.receiver !== null && RECEIVER_ENDS.has(row.receiver.state) && !RECEIVER_ENDS.has(receipt.state) ? row.receiver : null;
-    const mirror: Mirror = {
-      state: end?.state ?? receipt.state,
-      at: end?.at ?? receipt.at,
-      handedOut: row.receiver?.handedOut === true || receipt.outcome === 'too_late' || receipt.outcome === 'fetched',
-      handedOutAt: row.receiver?.handedOutAt ?? (receipt.outcome === 'too_late' && !receipt.certain ? receipt.at : null),
-      liveSession: receipt.liveSession,
-      notice: row.receiver?.notice ?? null,
-    };
-    const told = { uncertain: false, storedAs: receipt.storedAs, receiver: mirror, cause: null, acceptedAt: row.acceptedAt ?? receipt.at };
-    if (receipt.outcome === 'fetched')
-      return this.#step(tx, row, { ...told, state: 'fetched', fetchedAt: receipt.at, cancelRequested: false });
-    if (receipt.outcome === 'expired') {
-      return this.#step(tx, row, {
-        ...told,
-        state: 'expired',
-        cancelRequested: false,
-        cause: { code: 'expired', message: 'nobody read it within its retention on the receiving host', at: receipt.at },
-      });
-    }
-    if (receipt.outcome === 'cancelled')
-      return this.#step(tx, row, { ...told, acceptedAt: row.acceptedAt, state: 'cancelled', cancelRequested: false });
-    const stays = row.state === 'fetched' || row.state === 'cancelled' || (row.state === 'expired' && end !== null);
-    const next: SenderState = stays ? row.state : 'accepted';
-    const lost = receipt.outcome === 'too_late';
-    return this.#step(tx, row, {
-      ...told,
-      state: next,
-      ...(lost
-        ? {
-            cancelRequested: false,
-            cause: {
-              code: 'too_late',
-              message: receipt.certain ? 'the cancel came after pickup' : 'the cancel came after the body was handed out',
-              at: receipt.at,
-            },
-          }
-        : {}),
-    });
+    return this.#step(tx, row, afterReceipt(row, receipt));
   }
 
   /** Mirrors unsigned progress; decides nothing. Undefined when it is no news. */
   progress(tx: StoreTransaction, host: HostId, progress: Progress): Sent | undefined {
     const row = this.get(progress.id, tx);
     if (row === undefined || row.host !== host || row.state !== 'accepted') return undefined;
-    const old = row.receiver;
-    if (old !== null && RECEIVER_ENDS.has(old.state) && !RECEIVER_ENDS.has(progress.state)) return undefined; // overtaken on its way
-    const receiver: Mirror = {
-      state: progress.state,
-      at: progress.at,
-      handedOut: progress.handedOut || old?.handedOut === true,
-      handedOutAt: old?.handedOutAt ?? (progress.handedOut && progress.state !== 'fetched' ? progress.at : null),
-      liveSession: progress.liveSession,
-      notice: progress.notice ?? old?.notice ?? null,
-    };
-    if (
-      old !== null &&
-      old.state === receiver.state &&
-      old.handedOut === receiver.handedOut &&
-      old.notice === receiver.notice &&
-      old.liveSession === receiver.liveSession
-    )
-      return undefined;
-    return this.#step(tx, row, { receiver });
+    const receiver = afterProgress(row, progress);
+    return receiver === undefined ? undefined : this.#step(tx, row, { receiver });
   }
 
   /** The receiver said "not now". `certain`: no earlier attempt's copy can still be on its way. */
@@ -302,6 +208,50 @@ export class Outbox {
     if (row !== undefined) this.#step(tx, row, { cancelRequested: false, cause });
   }
 
+  /** Refused and expired entries, newest first, from below `before`. */
+  dead(before: number | undefined, limit: number): Sent[] {
+    const range = { start: 'f/', end: before === undefined ? 'f/~' : `f/${seqKey(before)}`, reverse: true, limit };
+    return this.#store.range('outbox_index', range).flatMap((entry) => getRow<Sent>(this.#store, 'outbox', entry.key.slice(2)) ?? []);
+  }
+
+  /**
+   * Lets a refused or expired entry go again under the same id, so that the receiver still knows a copy it took; forwarding ends
+   * MAX_DEADLINE_MS after the send at the latest. AxError `message_not_found`, `invalid_state`, `expired` (that time is over).
+   */
+  retry(tx: StoreTransaction, id: MessageId): Sent {
+    const row = this.get(id, tx);
+    if (row === undefined) throw new AxError('message_not_found', 'there is no such message');
+    if (row.state !== 'refused' && row.state !== 'expired')
+      throw new AxError('invalid_state', `the message is ${row.state}; only a refused or expired one is tried again`, {
+        details: { state: row.state },
+      });
+    const deadline = this.#retryUntil(row);
+    const gone = this.#whyGone(row, tx);
+    if (gone !== undefined)
+      throw new AxError('invalid_state', gone, { fix: 'send it again as a new message', details: { state: row.state } });
+    if (deadline <= this.#running())
+      throw new AxError('expired', 'a message is tried for 14 d at most, and this one is older', { fix: 'send it again as a new message' });
+    return this.#step(tx, row, { state: 'queued', deadline, cause: null, cancelRequested: false });
+  }
+
+  /** Would `retry` take this row now? */
+  canRetry(row: Sent): boolean {
+    const isDead = row.state === 'refused' || row.state === 'expired';
+    return isDead && this.#whyGone(row, this.#store) === undefined && this.#retryUntil(row) > this.#running();
+  }
+
+  /** Why a dead entry has nothing left that could go again; undefined when it has. */
+  #whyGone({ id, acceptedAt, local }: Sent, reader: StoreReader): string | undefined {
+    if (local) return 'the message was for this host itself, and its time here is over; nothing is left to try again';
+    if (acceptedAt !== null) return 'the receiving host took this message and its time there is over; nothing is left to try again';
+    const hasBody = reader.count('outbox_body', { start: id, end: `${id}~`, limit: 1 }) > 0;
+    return hasBody ? undefined : 'the body of this message is not kept any more; nothing is left to try again';
+  }
+
+  #retryUntil(row: Sent): number {
+    return Math.min(row.createdRan + MAX_DEADLINE_MS, this.#running() + DEFAULT_DEADLINE_MS);
+  }
+
   /** Ends an open entry whose forwarding deadline has passed; undefined when it has not. */
   expire(tx: StoreTransaction, id: MessageId, now: number): Sent | undefined {
     const row = this.get(id, tx);
@@ -331,7 +281,8 @@ export class Outbox {
       const row = getRow<Sent>(tx, 'outbox', seq);
       tx.remove('outbox_index', entry.key);
       if (row === undefined) continue;
-      this.#index(tx, row, false);
+      this.#index(tx, row, undefined);
+      for (const key of sentFromKeys(row)) tx.remove('outbox_index', key);
       tx.remove('outbox_index', `i/${row.id}`);
       tx.remove('outbox_body', row.id);
       tx.remove('requests', row.request.key);
@@ -343,12 +294,10 @@ export class Outbox {
   #step(tx: StoreTransaction, row: Sent, change: Partial<Sent>): Sent {
     const state = change.state ?? row.state;
     if (!senderMay(row.state, state)) return row; // a later word never undoes an end
-    const ended = SENDER_ENDS.has(state);
     const next: Sent = { ...row, ...change, keptUntil: this.#keptUntil(state, SENDER_ENDS.has(row.state) ? row.keptUntil : null) };
-    this.#index(tx, row, false);
+    this.#index(tx, row, next);
     tx.put('outbox', seqKey(row.seq), pack(next));
-    this.#index(tx, next, true);
-    if (next.acceptedAt !== null || ended) tx.remove('outbox_body', next.id);
+    if (next.acceptedAt !== null || state === 'cancelled' || state === 'fetched' || next.local) tx.remove('outbox_body', next.id);
     return next;
   }
 
@@ -361,19 +310,17 @@ export class Outbox {
     return state === 'accepted' ? this.#running() + MAX_RETENTION_MS + METADATA_RETENTION_MS : null;
   }
 
-  #index(tx: StoreTransaction, row: Sent, present: boolean): void {
-    const seq = seqKey(row.seq);
-    const open = ['queued', 'forwarding', 'deferred'].includes(row.state);
-    const keys = [
-      ...(open && !row.local ? [`h/${row.host}/${seq}`, `d/${seqKey(row.deadline)}/${seq}`] : []),
-      ...(row.state === 'accepted' && !row.local ? [`w/${row.host}/${seq}`] : []),
-      ...(row.cancelRequested && !row.local ? [`c/${row.host}/${seq}`] : []),
-      ...(row.keptUntil === null ? [] : [`p/${seqKey(row.keptUntil)}/${seq}`]),
-    ];
-    for (const key of keys) {
-      if (present) tx.put('outbox_index', key, NOTHING);
+  /** Brings index and counts from what a row was to what it becomes; before the row itself is put. */
+  #index(tx: StoreTransaction, from: Sent | undefined, to: Sent | undefined): void {
+    const [old, next] = [from === undefined ? [] : indexKeys(from), to === undefined ? [] : indexKeys(to)];
+    tally(tx, 'outbox', from === undefined ? [] : openStates(from), to === undefined ? [] : openStates(to), () => this.#walk(tx));
+    const change = (key: string, by: 1 | -1): void => {
+      if (key.startsWith('h/')) count(tx, 'outbox_index', key.slice(0, key.lastIndexOf('/') + 1), by);
+      if (by === 1) tx.put('outbox_index', key, NOTHING);
       else tx.remove('outbox_index', key);
-    }
+    };
+    for (const key of old) if (!next.includes(key)) change(key, -1);
+    for (const key of next) if (!old.includes(key)) change(key, 1);
   }
 
   #rows(prefix: string, after: number, limit: number, reader: StoreReader): Sent[] {

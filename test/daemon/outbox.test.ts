@@ -4,7 +4,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { Outbox } from '../../daemon/outbox.ts';
-import type { Cause, NewSent, Sent } from '../../daemon/outbox.ts';
+import type { Cause, NewSent, Sent } from '../../daemon/sent-row.ts';
 import type { Origin } from '../../protocol/control.ts';
 import { MAX_RETENTION_MS, METADATA_RETENTION_MS } from '../../protocol/limits.ts';
 import type { Receipt } from '../../protocol/receipt.ts';
@@ -36,6 +36,7 @@ class Box {
       digest: counted(32, n),
       bytes: 20,
       createdAt: AT,
+      createdRan: this.bed.running(),
       deadline: this.bed.running() + 3 * DAY,
       local: false,
       agent: null,
@@ -125,6 +126,12 @@ class Box {
 }
 
 const emptyBox = async (): Promise<Box> => new Box(await openBed());
+
+/** Open entries of all hosts. */
+function openInAll(outbox: Outbox): number {
+  const { queued, forwarding, deferred } = outbox.tally();
+  return queued + forwarding + deferred;
+}
 
 test('a new entry is found by id, by prefix, by request and as open, with its body', async () => {
   const box = await emptyBox();
@@ -238,7 +245,6 @@ test('a refusal is for good: no time-out, deferral or expiry overwrites it', asy
   await box.add(1);
   await box.leave(1);
   await box.refuse(1);
-  assert.equal(box.outbox.body(idOf(1)), undefined);
   for (const later of [() => box.unanswered(1, false), () => box.defer(1), () => box.refuse(1, 'expired')]) await later();
   box.bed.clock.pass(4 * DAY);
   await box.expire(1);
@@ -281,7 +287,7 @@ test('the deadline ends what is open: certain when nothing left, uncertain when 
     ['expired', 'expired?', 'expired', 'queued'],
   );
   assert.equal(box.row(3).cause?.code, 'untrusted_peer');
-  assert.equal(box.outbox.countOpen(), 1);
+  assert.equal(openInAll(box.outbox), 1);
 });
 
 test('a late acceptance corrects an uncertain expiry, and the entry is kept as long as any accepted one', async () => {
@@ -403,8 +409,17 @@ test('unsigned progress mirrors what is accepted, decides nothing, and tells not
     handedOutAt: AT + 5,
     liveSession: false,
     notice: 'held',
+    noticeReason: null,
   });
   assert.equal(await tell(), undefined, 'no news');
+  const shown = async (change: object): Promise<unknown[]> => {
+    const { receiver } = (await tell(B, { notice: undefined, ...change })) ?? box.row(1);
+    return [receiver?.notice, receiver?.noticeReason];
+  };
+  assert.deepEqual(await shown({}), ['held', null], 'a word about a notice that was made stays');
+  for (const noticeReason of ['quiet', 'budget'] as const)
+    assert.deepEqual(await shown({ notice: 'withheld', noticeReason }), ['withheld', noticeReason]);
+  assert.deepEqual(await shown({}), [null, null], 'one that is withheld no longer does not');
   await tell(B, { state: 'fetched' });
   assert.equal(box.is(1), 'accepted', 'only a signed receipt delivers');
   await box.receipt(1, 'fetched');
@@ -466,7 +481,7 @@ test('pages and walks give each entry once, newest or oldest first', async () =>
     box.outbox.open(B, 2, 9).map((row) => row.seq),
     [3, 4, 5],
   );
-  assert.equal(box.outbox.countOpen(), 5);
+  assert.equal(openInAll(box.outbox), 5);
 });
 
 test('an entry and its request key live for their time after the end, and then nothing at all is left', async () => {
@@ -485,7 +500,7 @@ test('an entry and its request key live for their time after the end, and then n
   box.bed.clock.pass(3 * DAY);
   await box.expire(5);
   await box.expire(7);
-  assert.equal(box.outbox.countOpen(), 0);
+  assert.equal(openInAll(box.outbox), 0);
   box.bed.clock.pass(METADATA_RETENTION_MS - 3 * DAY);
   assert.equal(await box.prune(), 0);
   assert.equal(box.outbox.byRequest('k1')?.id, idOf(1));
@@ -504,4 +519,45 @@ test('everything is as it was after the store was opened again', async () => {
   const again = new Box(box.bed);
   assert.deepEqual([again.row(1), again.row(2)], before);
   assert.equal((await again.add(3)).seq, 3);
+});
+
+test('a dead message keeps its body and goes again under its id, and no longer than the cap after its send', async () => {
+  const box = await emptyBox();
+  const body = (): Uint8Array | undefined => box.outbox.body(idOf(1));
+  await box.add(1, { state: 'queued' });
+  let tries = 0;
+  for (;;) {
+    box.bed.clock.pass(3 * DAY + 1);
+    await box.bed.write((tx) => box.outbox.expire(tx, idOf(1), AT));
+    assert.deepEqual(
+      box.outbox.dead(undefined, 10).map((row) => row.state),
+      ['expired'],
+    );
+    assert.ok(body() !== undefined);
+    if (!box.outbox.canRetry(box.outbox.get(idOf(1))!)) break;
+    const row = await box.bed.write((tx) => box.outbox.retry(tx, idOf(1)));
+    assert.deepEqual([row.state, row.cause, box.outbox.dead(undefined, 10).length], ['queued', null, 0]);
+    assert.ok(row.deadline <= row.createdRan + 14 * DAY);
+    tries++;
+  }
+  assert.equal(tries, 4);
+  await assert.rejects(
+    box.bed.write((tx) => box.outbox.retry(tx, idOf(1))),
+    refusal('expired'),
+  );
+  await assert.rejects(
+    box.bed.write((tx) => box.outbox.retry(tx, idOf(2))),
+    refusal('message_not_found'),
+  );
+});
+
+test('pruning takes the body of a dead message with it', async () => {
+  const box = await emptyBox();
+  await box.add(1, { state: 'queued' });
+  await box.bed.write((tx) => box.outbox.refuse(tx, idOf(1), cause('not_found')));
+  assert.ok(box.outbox.body(idOf(1)) !== undefined);
+  box.bed.clock.pass(31 * DAY);
+  await box.bed.write((tx) => box.outbox.prune(tx, 10));
+  assert.equal(box.outbox.body(idOf(1)), undefined);
+  assert.deepEqual(box.outbox.dead(undefined, 10), []);
 });
