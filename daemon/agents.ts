@@ -24,6 +24,22 @@ export interface Agent {
   readonly createdAt: number;
   /** Newest last; ended ones are kept for a while for the listing. */
   readonly attachments: readonly Attachment[];
+  /** Set while notices to it are withheld; it may have ended by itself (`quietLeft`). */
+  readonly quiet?: Quiet | null;
+}
+
+/** How long an agent is quiet, by both clocks, ms; both null: until told otherwise. */
+export interface Quiet {
+  readonly untilWall: number | null;
+  readonly untilRan: number | null;
+}
+
+/** For how many ms an agent is quiet still: 0 when it is not, Infinity when until told otherwise. It is over as soon as either clock says so. */
+export function quietLeft(agent: Agent | undefined, times: { readonly now: () => number; readonly running: () => number }): number {
+  const quiet = agent?.quiet ?? null;
+  if (quiet === null) return 0;
+  const left = Math.min((quiet.untilWall ?? Infinity) - times.now(), (quiet.untilRan ?? Infinity) - times.running());
+  return Math.max(0, left);
 }
 
 /** Attachments remembered per agent. */
@@ -50,13 +66,13 @@ export class Agents {
   }
 
   /** The agent of a workspace under any harness. */
-  ofWorkspace(workspace: string): Agent[] {
-    return this.all().filter((agent) => agent.workspace === workspace);
+  ofWorkspace(workspace: string, reader: StoreReader = this.#store): Agent[] {
+    return this.all(reader).filter((agent) => agent.workspace === workspace);
   }
 
   /** The agent a session is attached to. */
-  ofSession(sessionId: string): Agent | undefined {
-    return this.all().find((agent) => agent.attachments.some((attachment) => attachment.sessionId === sessionId));
+  ofSession(sessionId: string, reader: StoreReader = this.#store): Agent | undefined {
+    return this.all(reader).find((agent) => agent.attachments.some((attachment) => attachment.sessionId === sessionId));
   }
 
   /**
@@ -95,14 +111,14 @@ export class Agents {
       workspace: wanted.workspace,
       createdAt: existing?.createdAt ?? wanted.session.attachedAt,
       attachments: [...kept, same ?? wanted.session].slice(-MAX_ATTACHMENTS),
+      ...(existing?.quiet === undefined ? {} : { quiet: existing.quiet }),
     };
     this.#put(tx, agent);
     return { agent, created: existing === undefined };
   }
 
   rename(tx: StoreTransaction, name: string, newName: string): Agent {
-    const agent = this.named(name, tx);
-    if (agent === undefined) throw new AxError('not_found', `there is no agent "${name}"`, { fix: 'ax agent list' });
+    const agent = this.#require(tx, name);
     const holder = this.named(newName, tx);
     if (holder !== undefined && holder.name !== agent.name)
       throw new AxError('invalid_state', `the name "${newName}" belongs to another agent`);
@@ -112,11 +128,23 @@ export class Agents {
     return renamed;
   }
 
+  /** Makes an agent quiet, or (null) no longer so. AxError `not_found`. */
+  setQuiet(tx: StoreTransaction, name: string, quiet: Quiet | null): Agent {
+    const agent = { ...this.#require(tx, name), quiet };
+    this.#put(tx, agent);
+    return agent;
+  }
+
   remove(tx: StoreTransaction, name: string): Agent {
-    const agent = this.named(name, tx);
-    if (agent === undefined) throw new AxError('not_found', `there is no agent "${name}"`, { fix: 'ax agent list' });
+    const agent = this.#require(tx, name);
     tx.remove('agents', `n/${agent.name.toLowerCase()}`);
     tx.remove('agents', `w/${addressKey(agent.harness, agent.workspace)}`);
+    return agent;
+  }
+
+  #require(tx: StoreTransaction, name: string): Agent {
+    const agent = this.named(name, tx);
+    if (agent === undefined) throw new AxError('not_found', `there is no agent "${name}"`, { fix: 'ax agent list' });
     return agent;
   }
 

@@ -7,6 +7,7 @@
 import {
   chmodSync,
   closeSync,
+  constants,
   fstatSync,
   fsyncSync,
   linkSync,
@@ -24,11 +25,25 @@ import { AxError } from '../protocol/errors.ts';
 import { hostKeyFromSeed } from '../protocol/identity.ts';
 import type { HostKey } from '../protocol/identity.ts';
 import { nameFrom, parseName } from '../protocol/ids.ts';
+import { DEFAULT_LIMITS, USUAL_PORT } from '../protocol/limits.ts';
+import type { Limits } from '../protocol/limits.ts';
 import { shellQuote } from '../protocol/paths.ts';
 
-const PORT = 19264;
 const SEED_BYTES = 32;
-const FIELDS = ['name', 'listen', 'announce', 'claude_config_dirs', 'codex_homes'] as const;
+const FIELDS = ['name', 'listen', 'announce', 'claude_config_dirs', 'codex_homes', 'limits'] as const;
+
+/** The fields of `limits`, each with what it sets and the least and largest value. */
+const LIMIT_FIELDS: readonly (readonly [field: string, key: keyof Limits, min: number, max: number])[] = [
+  ['messages_per_minute', 'messagesPerMinute', 1, 10_000_000],
+  ['message_burst', 'messageBurst', 1, 10_000_000],
+  ['notices_per_hour', 'noticesPerHour', 1, 3600],
+  ['notice_burst', 'noticeBurst', 1, 1000],
+  ['waiting_messages', 'waitingMessages', 1, 100_000_000],
+  ['waiting_bytes', 'waitingBytes', 1_048_576, 2 ** 44],
+  ['kept_messages', 'keptMessages', 1, 100_000_000],
+  ['kept_bytes', 'keptBytes', 1_048_576, 2 ** 44],
+  ['min_free_bytes', 'minFreeBytes', 1_048_576, 2 ** 44],
+];
 
 export interface Config {
   readonly name: string;
@@ -37,6 +52,8 @@ export interface Config {
   /** Where others are told to dial this host, when that is not where it listens (NAT, a forwarded port). */
   readonly announce: readonly string[];
   readonly claudeConfigDirs: readonly string[];
+  readonly codexHomes: readonly string[];
+  readonly limits: Limits;
 }
 
 /** Reads `config.json` (optional); flags beat it. AxError `invalid_argument` naming the field. */
@@ -54,16 +71,22 @@ export function readConfig(
     listen: addresses(raw, 'listen', file),
     announce: addresses(raw, 'announce', file) ?? [],
     roots: folders(raw, 'claude_config_dirs', file),
+    codexHomes: folders(raw, 'codex_homes', file),
   };
-  folders(raw, 'codex_homes', file); // of no effect yet, but what is wrong in it is told today
   const home = environment['HOME'];
   const environmentDir = environment['CLAUDE_CONFIG_DIR'];
+  const codexHome = environment['CODEX_HOME'];
+  // Codex has one home at a time: the variable's in place of the usual one.
+  const usualCodex = codexHome !== undefined && isAbsolute(codexHome) ? [codexHome] : home === undefined ? [] : [join(home, '.codex')];
   const name = flags.name === undefined ? own.name : parseName(flags.name, 'a host name');
   return {
     name: name ?? nameFrom(hostname().split('.')[0], 'host'),
     listen:
-      flags.listen.length > 0 ? flags.listen.map(parseListenAddress) : (own.listen ?? [`/ip4/0.0.0.0/tcp/${PORT}`, `/ip6/::/tcp/${PORT}`]),
+      flags.listen.length > 0
+        ? flags.listen.map(parseListenAddress)
+        : (own.listen ?? [`/ip4/0.0.0.0/tcp/${USUAL_PORT}`, `/ip6/::/tcp/${USUAL_PORT}`]),
     announce: own.announce,
+    limits: limits(raw, file),
     claudeConfigDirs: [
       ...new Set([
         ...(home === undefined ? [] : [join(home, '.claude')]),
@@ -71,7 +94,25 @@ export function readConfig(
         ...own.roots,
       ]),
     ],
+    codexHomes: [...new Set([...usualCodex, ...own.codexHomes])],
   };
+}
+
+/** `limits`: each field a whole number within its bounds; what is left out has its default. */
+function limits(raw: Record<string, unknown>, file: string): Limits {
+  const typed = raw['limits'] ?? {};
+  const known = LIMIT_FIELDS.map(([field]) => field).join(', ');
+  if (typeof typed !== 'object' || Array.isArray(typed)) throw wrong(file, '"limits" must be an object', `its fields: ${known}`);
+  const set: Partial<Record<keyof Limits, number>> = {};
+  for (const [field, value] of Object.entries(typed)) {
+    const found = LIMIT_FIELDS.find(([name]) => name === field);
+    if (found === undefined) throw wrong(file, `unknown field "${field}" in "limits"`, `known fields: ${known}`);
+    const [, key, min, max] = found;
+    if (typeof value !== 'number' || !Number.isSafeInteger(value) || value < min || value > max)
+      throw wrong(file, `"limits": "${field}" is a whole number from ${min} to ${max}`, `correct ${file}, or leave it out`);
+    set[key] = value;
+  }
+  return { ...DEFAULT_LIMITS, ...set };
 }
 
 function readJson(file: string): Record<string, unknown> {
@@ -171,11 +212,17 @@ export function openHostKey(stateDir: string, uid: number, random: (length: numb
   return hostKeyFromSeed(seed);
 }
 
+/** The host key in a folder; undefined when there is none. AxError `invalid_state`, `store_corrupt`. */
+export function readHostKey(folder: string, uid: number): HostKey | undefined {
+  const seed = readSeed(join(folder, 'host.key'), uid);
+  return seed === undefined ? undefined : hostKeyFromSeed(seed);
+}
+
 function readSeed(file: string, uid: number): Uint8Array | undefined {
   let descriptor: number;
   try {
     if (lstatSync(file).isSymbolicLink()) throw new AxError('invalid_state', `${file} is a symbolic link; the host key must be a file`);
-    descriptor = openSync(file, 'r');
+    descriptor = openSync(file, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK); // a pipe must not be waited for
   } catch (error) {
     const code = (error as NodeJS.ErrnoException).code;
     if (code === 'ENOENT') return undefined;

@@ -15,7 +15,8 @@ import type { Clock } from './clock/clock.ts';
 import type { Events } from './events.ts';
 import type { Lane } from './lane.ts';
 import type { Log } from './log.ts';
-import type { Cause, Outbox, Sent } from './outbox.ts';
+import type { Outbox } from './outbox.ts';
+import type { Cause, Sent } from './sent-row.ts';
 import type { Store, StoreReader } from './store/store.ts';
 
 export interface ForwardingDeps {
@@ -31,6 +32,9 @@ export interface ForwardingDeps {
   /** An attempt has ended: there may be room for the next. */
   readonly onEnd: (host: HostId) => void;
 }
+
+/** Entries of workspaces with no room that are passed over in one look. */
+const MAX_CROWDED = 512;
 
 export class Forwarding {
   readonly #deps: ForwardingDeps;
@@ -51,7 +55,7 @@ export class Forwarding {
       return due;
     });
     for (const row of picked) {
-      lane.inFlight.add(row.id);
+      lane.inFlight.set(row.id, row.to.workspace);
       void this.#attempt(host, lane, row.id).finally(() => {
         lane.inFlight.delete(row.id);
         this.#deps.onEnd(host);
@@ -68,7 +72,10 @@ export class Forwarding {
       const rows = outbox.open(host, after, FORWARD_WINDOW);
       if (rows.length === 0) return;
       after = rows.at(-1)!.seq;
-      if (!rows.some(isNews)) continue;
+      if (!rows.some(isNews)) {
+        await new Promise<void>((resolve) => void clock.after(0, resolve)); // the others get their turn, however many are held
+        continue;
+      }
       await store.write((tx) => {
         for (const row of rows.filter(isNews)) {
           const held = outbox.defer(tx, row.id, false, causeOf(error, clock.now()));
@@ -82,12 +89,23 @@ export class Forwarding {
   /** The oldest entries that may leave now, no more than the window has room for. */
   #due(host: HostId, lane: Lane, reader: StoreReader): Sent[] {
     const due: Sent[] = [];
-    for (let after = 0, room = FORWARD_WINDOW - lane.inFlight.size; due.length < room;) {
+    const left = new Map<string, number>();
+    let isPassing = true;
+    let crowded = 0;
+    for (let after = lane.passed, room = FORWARD_WINDOW - lane.inFlight.size; due.length < room && crowded < MAX_CROWDED;) {
       const rows = this.#deps.outbox.open(host, after, FORWARD_WINDOW, reader);
       if (rows.length === 0) break;
       after = rows.at(-1)!.seq;
-      const fit = rows.filter((row) => !row.cancelRequested && row.deadline > this.#deps.running() && lane.isDue(row.id));
-      due.push(...fit.slice(0, room - due.length));
+      for (const row of rows) {
+        const { workspace } = row.to;
+        isPassing &&= lane.isHeld(row.id, workspace);
+        if (isPassing) lane.passed = row.seq;
+        if (row.cancelRequested || row.deadline <= this.#deps.running() || !lane.isDue(row.id, workspace) || due.length >= room) continue;
+        const more = left.get(workspace) ?? lane.roomFor(workspace);
+        if (more > 0) due.push(row);
+        else crowded++;
+        left.set(workspace, more - 1);
+      }
     }
     return due;
   }
@@ -103,10 +121,9 @@ export class Forwarding {
       try {
         await this.#deps.takeReceipt(host, await this.#deps.request(host, { type: 'deliver', envelope, pieces: [body] }));
         lane.forget(id);
-        lane.messages.reset();
-        lane.all.reset();
+        lane.gotThrough(row.to.workspace);
       } catch (error) {
-        await this.#failed(host, lane, id, toAxError(error));
+        await this.#failed(host, lane, row, toAxError(error));
       }
     } catch (error) {
       log.error('outbox not updated', { host, message: id, reason: toAxError(error).message });
@@ -115,15 +132,21 @@ export class Forwarding {
   }
 
   /** What the end of an attempt without a receipt means: refused for good, not now, or unknown. */
-  async #failed(host: HostId, lane: Lane, id: MessageId, failed: AxError): Promise<void> {
+  async #failed(host: HostId, lane: Lane, { id, to }: Sent, failed: AxError): Promise<void> {
     const { outbox, store, events, clock } = this.#deps;
+    const askedMs = Number(failed.details?.['retry_after_ms'] ?? 0);
     const cause = causeOf(failed, clock.now());
     const refused = refusedClass(failed);
     const certain = lane.untouched.has(id) && (refused !== undefined || failed.details?.['sent'] === false);
     if (!certain) lane.untouched.delete(id);
     if (refused === undefined) lane.all.begin();
     else if (refused === 'deferred' && failed.code === 'grant_missing') lane.postpone(id);
-    else if (refused === 'deferred') lane.messages.begin(Number(failed.details?.['retry_after_ms'] ?? 0));
+    // A rate is of one workspace first; what is over the host's own, or over a bound on what waits there, is over it for any workspace.
+    else if (refused === 'deferred' && failed.code === 'throttled') lane.hold(to.workspace, askedMs);
+    else if (refused === 'deferred') {
+      if (failed.code === 'limit') lane.withinRate(to.workspace);
+      lane.messages.begin(askedMs);
+    }
     const next = await store.write((tx) => {
       const before = outbox.get(id, tx);
       const after =
@@ -151,5 +174,6 @@ export function refusedClass(error: unknown): 'deferred' | 'rejected' | undefine
 /** Why an attempt did not end in acceptance, for the status page. */
 export function causeOf(error: unknown, at: number): Cause {
   const failed = toAxError(error);
-  return { code: failed.code, message: failed.message, at };
+  const asked = failed.details?.['retry_after_ms'];
+  return { code: failed.code, message: failed.message, at, ...(typeof asked === 'number' && asked > 0 ? { retryAfterMs: asked } : {}) };
 }

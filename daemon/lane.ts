@@ -3,10 +3,12 @@
  *
  * Owns the memory of one life only: nothing here is durable and losing it costs at most a repeated attempt. What goes wrong with
  * the host pauses everything; a "not now" pauses only the kind it answered, so that a full inbox there never holds up a receipt
- * or a cancel; one entry can be left for later on its own account.
+ * or a cancel; a rate that is used up for one workspace pauses the messages to that workspace, which then leave one at first, and twice as
+ * many each time, so that few bodies are sent to be refused; one entry can be left for later on its own account. What is held so is passed
+ * over once, not at every look (`passed`).
  */
 import type { MessageId } from '../protocol/ids.ts';
-import { RETRY_CAP_MS, RETRY_FIRST_MS } from '../protocol/limits.ts';
+import { FORWARD_WINDOW, RETRY_CAP_MS, RETRY_FIRST_MS } from '../protocol/limits.ts';
 import type { Clock } from './clock/clock.ts';
 
 /** A growing pause. Many failures within one pause make one. */
@@ -51,10 +53,26 @@ export class Pause {
   }
 }
 
+/** Workspaces held apart at once; more pause all messages. */
+const MAX_HELD = 64;
+
+/** A workspace over its rate. */
+interface Held {
+  readonly pause: Pause;
+  /** Messages to it that may be on their way at the same time. */
+  room: number;
+}
+
 export class Lane {
   running = false;
+  /** Sequence up to which every open entry is held or left for later: nothing there is due before this is 0 again. */
+  passed = 0;
   again = false;
-  readonly inFlight = new Set<MessageId>();
+  /** Monotonic ms of the last retry that the other host asked for, and what cancels one that is due already. */
+  retriedAt = Number.NEGATIVE_INFINITY;
+  cancelRetry: (() => void) | undefined;
+  /** What is on its way, and to which workspace. */
+  readonly inFlight = new Map<MessageId, string>();
   /** Entries of which no copy can be on its way: every attempt so far, all in this life, was answered or never left. */
   readonly untouched = new Set<MessageId>();
   /** The host fails. */
@@ -66,26 +84,79 @@ export class Lane {
   readonly #retry: () => void;
   /** Entries refused for now on their own account: not before this monotonic ms. */
   readonly #notBefore = new Map<MessageId, number>();
+  readonly #held = new Map<string, Held>();
 
   /** `retry` is called whenever a pause is over. */
   constructor(clock: Clock, retry: () => void) {
     this.#clock = clock;
-    this.#retry = retry;
+    this.#retry = () => {
+      this.passed = 0;
+      retry();
+    };
     this.all = new Pause(clock, retry);
     this.messages = new Pause(clock, retry);
     this.receipts = new Pause(clock, retry);
     this.cancels = new Pause(clock, retry);
   }
 
-  /** May this entry be tried now, as far as it alone is concerned? */
-  isDue(id: MessageId): boolean {
-    return !this.inFlight.has(id) && (this.#notBefore.get(id) ?? 0) <= this.#clock.monotonic();
+  /** May this entry be tried now, as far as it and its workspace are concerned? */
+  isDue(id: MessageId, workspace: string): boolean {
+    return !this.inFlight.has(id) && !this.isHeld(id, workspace);
+  }
+
+  /** Is this entry, or its workspace, left for later? */
+  isHeld(id: MessageId, workspace: string): boolean {
+    return this.#held.get(workspace)?.pause.isOn === true || (this.#notBefore.get(id) ?? 0) > this.#clock.monotonic();
+  }
+
+  /** Is any workspace held? A new entry is then looked at with the others. */
+  get isHolding(): boolean {
+    return Array.from(this.#held.values()).some(({ pause }) => pause.isOn);
+  }
+
+  /** How many more messages to a workspace may leave now; Infinity unless it was over its rate of late. */
+  roomFor(workspace: string): number {
+    const held = this.#held.get(workspace);
+    if (held === undefined) return Number.POSITIVE_INFINITY;
+    return held.room - Array.from(this.inFlight.values()).filter((other) => other === workspace).length;
+  }
+
+  /** The messages to one workspace (as typed by their senders) are left for later; those to others go on. */
+  hold(workspace: string, askedMs: number): void {
+    let held = this.#held.get(workspace);
+    if (held === undefined) {
+      if (this.#held.size >= MAX_HELD) for (const [other, { pause }] of this.#held) if (!pause.isOn) this.#held.delete(other);
+      if (this.#held.size >= MAX_HELD) return this.messages.begin(askedMs);
+      held = { pause: new Pause(this.#clock, this.#retry), room: 1 };
+      this.#held.set(workspace, held);
+    }
+    held.room = 1;
+    held.pause.begin(askedMs);
+  }
+
+  /** A message to this workspace got through: the next pause is a short one. */
+  gotThrough(workspace: string): void {
+    this.messages.reset();
+    this.all.reset();
+    this.withinRate(workspace);
+  }
+
+  /** A message to this workspace was not refused for its rate: more of them may leave, also when there was no room for this one. */
+  withinRate(workspace: string): void {
+    const held = this.#held.get(workspace);
+    if (held === undefined || held.pause.isOn) return; // one that left before the pause began says nothing
+    held.pause.reset();
+    held.room *= 2;
+    if (held.room > FORWARD_WINDOW) this.#held.delete(workspace);
   }
 
   /** The host is there again: no pause holds any more. */
   clear(): void {
     for (const pause of [this.all, this.messages, this.receipts, this.cancels]) pause.end();
+    for (const { pause } of this.#held.values()) pause.end();
+    this.#held.clear();
     this.#notBefore.clear();
+    this.passed = 0;
   }
 
   /** Leaves one entry for later (its workspace's grant is missing); the others go on. */

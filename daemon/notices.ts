@@ -2,18 +2,27 @@
  * Notices: every attempt to nudge a session, what became of it, what each session was last told, and the budgets.
  *
  * Owns the table `notices`. Keys: `a/ID` an attempt, `s/SESSION` what stands towards that session, `b/HOST/ADDRESS` a budget,
- * `x/RUN/KEY` to look at KEY for pruning, `count` the outcomes so far. An attempt is durable before the socket write, as `unverified`, so that a
+ * `c/DIGEST` what the code of a notice opens, `x/RUN/KEY` to look at KEY for pruning, `count` the outcomes so far. An attempt is durable before the socket write, as `unverified`, so that a
  * crash in between never counts as silence. One that reached nothing (`failed`) counts as no attempt: it is given back to the budget
- * it was paid from, and only makes the pause before the next one longer. Nothing here decides when to nudge.
+ * it was paid from, and only makes the pause before the next one longer. What is known of an attempt goes forward only, along the table
+ * of protocol/states.ts. Nothing here decides when to nudge.
  */
+import { sha256 } from '../protocol/hashtree.ts';
 import type { HostId, MessageId } from '../protocol/ids.ts';
-import { METADATA_RETENTION_MS, NOTICE_BURST, NOTICES_PER_HOUR } from '../protocol/limits.ts';
-import type { NoticeOutcome } from '../protocol/states.ts';
-import { addressKey, getRow, NOTHING, pack, seqKey } from './store/rows.ts';
+import { DEFAULT_LIMITS, METADATA_RETENTION_MS } from '../protocol/limits.ts';
+import type { Limits } from '../protocol/limits.ts';
+import { noticeMay } from '../protocol/states.ts';
+import type { NoticeOutcome, WithheldReason } from '../protocol/states.ts';
+import { addressKey, getRow, keepRunning, NOTHING, pack, seqKey } from './store/rows.ts';
 import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
 
 /** Why an address's messages wake nobody: the detail of the outcome `withheld`. */
-export const WITHHELD = { several: 'several sessions could be meant', budget: "the sender's budget of notices is used up" } as const;
+export const WITHHELD: Readonly<Record<WithheldReason, string>> = {
+  several: 'several sessions could be meant',
+  budget: "the sender's budget of notices is used up",
+  quiet: 'the agent is quiet',
+  no_right: "the sender's host may cause no notices here",
+};
 
 export interface Attempt {
   readonly id: string;
@@ -28,6 +37,19 @@ export interface Attempt {
   readonly outcome: NoticeOutcome;
 }
 
+/** What the code of a notice opens to the session it was sent to, through the channel for sandboxed ones. */
+export interface Pass {
+  readonly session: string;
+  readonly harness: string;
+  readonly workspace: string;
+  /** What that session was told of: by the notice, and by the answers to its fetches. */
+  readonly messages: readonly { readonly sender: HostId; readonly id: MessageId }[];
+  readonly ran: number;
+}
+
+/** Messages one code opens; of more the newest. */
+const MAX_PASS_MESSAGES = 200;
+
 /** What stands towards one session. */
 export interface Standing {
   /** The last attempt; null when the session was told by its own setup or fetch. */
@@ -41,17 +63,23 @@ export interface Standing {
   readonly told: number;
   /** Wall time, ms, of the last word to it. */
   readonly at: number;
-  /** Running time, ms, of the same. */
+  /** Running time, ms, of the same; the pause before the next attempt begins here. */
   readonly ran: number;
 }
+
+/** After these the session has the notice in its hands (or let it go) only now: the pause begins anew. */
+const RESTARTS: ReadonlySet<NoticeOutcome> = new Set(['approved', 'denied', 'lapsed', 'left_queue']);
 
 export class Notices {
   readonly #store: Store;
   readonly #running: () => number;
+  readonly #limits: Limits;
 
-  constructor(store: Store, running: () => number) {
+  /** Of `limits` the budget of notices counts here. */
+  constructor(store: Store, running: () => number, limits: Limits = DEFAULT_LIMITS) {
     this.#store = store;
     this.#running = running;
+    this.#limits = limits;
   }
 
   attempt(id: string, reader: StoreReader = this.#store): Attempt | undefined {
@@ -62,28 +90,33 @@ export class Notices {
     return getRow<Standing>(reader, 'notices', `s/${session}`);
   }
 
+  /** Has nothing been said to its session since? What is told late of an earlier attempt does not stand for a later one. */
+  isLatest(attempt: Attempt, reader: StoreReader = this.#store): boolean {
+    return this.standing(attempt.session, reader)?.noticeId === attempt.id;
+  }
+
   /** Records an attempt before it is made. */
   begin(tx: StoreTransaction, attempt: Omit<Attempt, 'outcome'>, attempts: number, told: number): void {
     tx.put('notices', `a/${attempt.id}`, pack({ ...attempt, outcome: 'unverified' }));
     this.#lookLater(tx, `a/${attempt.id}`, attempt.ran);
+    keepRunning(tx, this.#running());
     const failures = this.standing(attempt.session, tx)?.failures ?? 0;
     const standing: Standing = { noticeId: attempt.id, outcome: 'unverified', attempts, failures, told, at: attempt.at, ran: attempt.ran };
     tx.put('notices', `s/${attempt.session}`, pack(standing));
   }
 
-  /** Records what became of an attempt. Undefined when it is not known (any more). */
+  /** Records what became of an attempt. Undefined when it is not known (any more), or when that is older than what is known. */
   settle(tx: StoreTransaction, id: string, outcome: NoticeOutcome): Attempt | undefined {
     const attempt = this.attempt(id, tx);
-    if (attempt === undefined) return undefined;
+    if (attempt === undefined || !noticeMay(attempt.outcome, outcome)) return undefined;
     const next: Attempt = { ...attempt, outcome };
     tx.put('notices', `a/${id}`, pack(next));
     const standing = this.standing(attempt.session, tx);
-    const hasFailed = outcome === 'failed' && attempt.outcome !== 'failed';
+    const hasFailed = outcome === 'failed';
     if (standing !== undefined && standing.noticeId === id) {
-      const tally = hasFailed
-        ? { attempts: Math.max(0, standing.attempts - 1), failures: standing.failures + 1 }
-        : { failures: outcome === 'failed' ? standing.failures : 0 };
-      tx.put('notices', `s/${attempt.session}`, pack({ ...standing, ...tally, outcome }));
+      const tally = hasFailed ? { attempts: Math.max(0, standing.attempts - 1), failures: standing.failures + 1 } : { failures: 0 };
+      const ran = RESTARTS.has(outcome) ? { ran: this.#keptRunning(tx) } : {};
+      tx.put('notices', `s/${attempt.session}`, pack({ ...standing, ...tally, ...ran, outcome }));
     }
     if (hasFailed) this.#giveBack(tx, `b/${attempt.paidBy}/${addressKey(attempt.harness, attempt.workspace)}`);
     const counts = getRow<Record<string, number>>(tx, 'notices', 'count') ?? {};
@@ -93,9 +126,30 @@ export class Notices {
 
   /** The session itself asked (setup or fetch) and was told of everything up to `told`: nothing is outstanding. */
   toldBySelf(tx: StoreTransaction, session: string, told: number, now: number): void {
-    const standing: Standing = { noticeId: null, outcome: 'approved', attempts: 1, failures: 0, told, at: now, ran: this.#running() };
+    const standing: Standing = { noticeId: null, outcome: 'approved', attempts: 1, failures: 0, told, at: now, ran: this.#keptRunning(tx) };
     tx.put('notices', `s/${session}`, pack(standing));
     this.#lookLater(tx, `s/${session}`, standing.ran);
+  }
+
+  /** Records what a code opens, before it is told to anybody. Only its digest is kept: who can read the store learns no code. */
+  allow(tx: StoreTransaction, code: string, pass: Omit<Pass, 'ran'>): void {
+    const key = passKey(code);
+    tx.put('notices', key, pack({ ...pass, ran: this.#running() }));
+    this.#lookLater(tx, key, this.#running());
+  }
+
+  /** What a code opens; undefined when it never was one or is no longer known. */
+  pass(code: string, reader: StoreReader = this.#store): Pass | undefined {
+    return getRow<Pass>(reader, 'notices', passKey(code));
+  }
+
+  /** The session was told of more messages, by the answer that its code brought it. */
+  extend(tx: StoreTransaction, code: string, messages: Pass['messages']): void {
+    const pass = this.pass(code, tx);
+    if (pass === undefined) return;
+    const isNew = (one: Pass['messages'][number]): boolean => !pass.messages.some((old) => old.id === one.id && old.sender === one.sender);
+    const all = [...pass.messages, ...messages.filter(isNew)].slice(-MAX_PASS_MESSAGES);
+    tx.put('notices', passKey(code), pack({ ...pass, messages: all }));
   }
 
   /** Takes one notice from the budget of a sender towards an address; false when it is used up. */
@@ -111,7 +165,7 @@ export class Notices {
   /** Running ms until the budget of a sender towards an address has a notice again; 0 when it has one now. */
   untilBudget(sender: HostId, harness: string, workspace: string): number {
     const tokens = this.#tokens(this.#store, `b/${sender}/${addressKey(harness, workspace)}`);
-    return tokens >= 1 ? 0 : Math.ceil(((1 - tokens) * 3_600_000) / NOTICES_PER_HOUR);
+    return tokens >= 1 ? 0 : Math.ceil(((1 - tokens) * 3_600_000) / this.#limits.noticesPerHour);
   }
 
   /** Outcomes counted since the store began. */
@@ -135,7 +189,18 @@ export class Notices {
   /** Returns a notice that reached nothing to the budget that paid for it. */
   #giveBack(tx: StoreTransaction, key: string): void {
     if (tx.get('notices', key) === undefined) return;
-    tx.put('notices', key, pack({ milli: Math.floor(Math.min(NOTICE_BURST, this.#tokens(tx, key) + 1) * 1000), ran: this.#running() }));
+    tx.put(
+      'notices',
+      key,
+      pack({ milli: Math.floor(Math.min(this.#limits.noticeBurst, this.#tokens(tx, key) + 1) * 1000), ran: this.#running() }),
+    );
+  }
+
+  /** Running time, durable with what it is noted in: pauses begin there, and after a crash none may begin in the future. */
+  #keptRunning(tx: StoreTransaction): number {
+    const running = this.#running();
+    keepRunning(tx, running);
+    return running;
   }
 
   #lookLater(tx: StoreTransaction, key: string, ran: number): void {
@@ -144,7 +209,12 @@ export class Notices {
 
   #tokens(reader: StoreReader, key: string): number {
     const bucket = getRow<{ milli: number; ran: number }>(reader, 'notices', key);
-    if (bucket === undefined) return NOTICE_BURST;
-    return Math.min(NOTICE_BURST, bucket.milli / 1000 + ((this.#running() - bucket.ran) * NOTICES_PER_HOUR) / 3_600_000);
+    const { noticeBurst, noticesPerHour } = this.#limits;
+    if (bucket === undefined) return noticeBurst;
+    return Math.min(noticeBurst, bucket.milli / 1000 + ((this.#running() - bucket.ran) * noticesPerHour) / 3_600_000);
   }
+}
+
+function passKey(code: string): string {
+  return `c/${Buffer.from(sha256(new Uint8Array(Buffer.from(code)))).toString('hex')}`;
 }

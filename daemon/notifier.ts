@@ -1,14 +1,13 @@
 /**
- * The notifier: when to nudge which session. Policy only; the attempt itself is the harness adapter's.
+ * The notifier: when to nudge which session. Policy only; the attempt itself is the harness adapter's, and marks.ts shows what is withheld.
  *
- * Rules: only identities with `notify` cause notices; one outstanding notice per session, coalesced, spaced; sent again only to an idle
- * session that did nothing, with growing pauses and a cap; a budget per sender and workspace; never a guess between several sessions. A
- * session that asked by itself was told and needs no notice for that. Receipts never cause notices. Every attempt is durable before it
- * is made, decided by what is unread and allowed in that transaction. One that reached nothing is no attempt: it costs no budget and is
- * made again after its own growing pause. Nothing is sent while a notice is held, for as long as this daemon can still hear what becomes
- * of it. A notice held in an earlier life of the daemon is one whose outcome nobody will tell: eight times the usual pause (16 min
- * the first time) after it was sent, it is sent again to an idle session, though it may be held still. A lost word must not silence a
- * session for ever.
+ * Rules: only identities with `notify` cause notices, and nobody while the agent is quiet; one outstanding notice per session, coalesced,
+ * spaced; sent again only to an idle session that did nothing, with growing pauses and a cap; a budget per sender and workspace; never a
+ * guess between several sessions. A session that asked by itself was told. Receipts never cause notices. Every attempt is durable before it
+ * is made, decided by what is unread and allowed in that transaction. One that reached nothing costs no budget and is made again after its
+ * own growing pause. Nothing is sent while the harness still has a notice, for as long as this daemon can hear what becomes of it; one of an
+ * earlier life, whose outcome perhaps nobody will tell, is sent again to an idle session after eight times the usual pause (16 min the first
+ * time): a lost word must not silence a session for ever. A pause begins when the session got the notice, not when it was sent.
  */
 import { toAxError } from '../protocol/errors.ts';
 import { makeUuid, nameFrom } from '../protocol/ids.ts';
@@ -17,16 +16,18 @@ import { NOTICE_ATTEMPTS, NOTICE_RESEND_MS, NOTICE_SPACING_MS } from '../protoco
 import { fetchNotice, setupNotice } from '../protocol/notice.ts';
 import type { AxCommand } from '../protocol/notice.ts';
 import { isNoticeSafe } from '../protocol/paths.ts';
-import { RECEIVER_ENDS } from '../protocol/states.ts';
+import { NOTICE_WAITS } from '../protocol/states.ts';
 import type { NoticeOutcome } from '../protocol/states.ts';
-import type { Agents } from './agents.ts';
+import { quietLeft } from './agents.ts';
+import type { Agent, Agents } from './agents.ts';
 import type { Clock, Random } from './clock/clock.ts';
 import type { Discovery } from './discovery.ts';
 import type { Events } from './events.ts';
 import type { NoticeResult, Session } from './harness/harness.ts';
-import type { Inbox, Received, Scope } from './inbox.ts';
+import type { Inbox } from './inbox.ts';
+import type { Received, Scope } from './received-row.ts';
 import type { Log } from './log.ts';
-import { WITHHELD } from './notices.ts';
+import { Marks } from './marks.ts';
 import type { Notices, Standing } from './notices.ts';
 import type { Peers } from './peers.ts';
 import type { Store, StoreReader } from './store/store.ts';
@@ -45,6 +46,8 @@ export interface NotifierDeps {
   readonly notices: Notices;
   readonly peers: Peers;
   readonly events: Events;
+  /** The code of a new notice, while the channel for sandboxed sessions is open. */
+  readonly makeCode?: () => string | undefined;
   /** A message's notice state changed: its sender's host may be told. */
   readonly onChanged: (sender: HostId, id: Received['id']) => void;
 }
@@ -68,13 +71,15 @@ export class Notifier {
   readonly #deps: NotifierDeps;
   readonly #due = new Map<string, Address>();
   readonly #timers = new Map<string, () => void>();
-  /** Notices of this life, whose later outcome the harness can still tell; a word about an older one never comes. */
+  /** Notices whose later outcome the harness can still tell: those of this life, and older ones that it spoke of in this life. */
   readonly #ownNotices = new Set<string>();
+  readonly #marks: Marks;
   #working = false;
   #stopped = false;
 
   constructor(deps: NotifierDeps) {
     this.#deps = deps;
+    this.#marks = new Marks(deps);
   }
 
   stop(): void {
@@ -100,7 +105,11 @@ export class Notifier {
   /** The harness's later word about an attempt. */
   async outcome(noticeId: string, result: NoticeResult): Promise<void> {
     try {
-      await this.#settle(noticeId, result.outcome, result.detail);
+      const { store, notices } = this.#deps;
+      const attempt = notices.attempt(noticeId, store);
+      if (attempt === undefined) return;
+      this.#remember(noticeId);
+      if (await this.#settle(noticeId, result.outcome, result.detail)) this.wake(attempt.harness, attempt.workspace);
     } catch (error) {
       this.#deps.log.error('notice outcome not stored', { reason: toAxError(error).message });
     }
@@ -139,19 +148,31 @@ export class Notifier {
 
   /** Looks at one address and makes at most one attempt per session there. Reads few rows, however many messages wait. */
   async #look(address: Address): Promise<void> {
-    const { agents, discovery } = this.#deps;
-    if (!isNoticeSafe(address.workspace) || this.#senders({ ...address, session: null }).length === 0) return;
+    const { agents, discovery, inbox } = this.#deps;
+    if (!isNoticeSafe(address.workspace)) return;
+    const all: Topic = { ...address, session: null };
+    for (const sender of inbox.senders(address.harness, address.workspace))
+      if (!this.#mayNotify(sender, address.workspace)) await this.#marks.set({ ...all, sender }, 'no_right');
+    const allowed = this.#senders(all);
+    if (allowed.length === 0) return;
     const agent = agents.at(address.harness, address.workspace);
+    const quietMs = this.#quietLeft(agent);
+    if (quietMs > 0) {
+      for (const scope of allowed) await this.#marks.set(scope, 'quiet');
+      // The wall's clock may end it sooner than any timer: a machine that slept, a clock that was set.
+      if (Number.isFinite(quietMs)) this.#later(address, Math.min(quietMs + 1, NOTICE_RESEND_MS));
+      return;
+    }
     const live = discovery.at(address.harness, address.workspace).filter((session) => session.reachable);
     const attached = live.filter((session) => agent?.attachments.some((attachment) => attachment.sessionId === session.sessionId) === true);
     const pool = attached.length > 0 ? attached : live;
-    const [only] = pool;
-    if (only === undefined) return;
+    const several = pool.length > 1 ? new Set(pool.map((one) => one.sessionId)) : undefined;
+    for (const scope of allowed) await (several === undefined ? this.#marks.set(scope, null) : this.#marks.set(scope, 'several', several));
+    if (pool.length === 0) return;
     const topics = pool.map((session): [Session, Topic] => [
       session,
       { ...address, session: pool.length === 1 ? null : session.sessionId },
     ]);
-    if (pool.length > 1) await this.#withhold({ ...address, session: null }, WITHHELD.several, new Set(pool.map((one) => one.sessionId)));
     let again = Number.POSITIVE_INFINITY;
     for (const [session, topic] of topics) again = Math.min(again, await this.#consider(topic, session));
     if (Number.isFinite(again)) this.#later(address, again);
@@ -159,12 +180,21 @@ export class Notifier {
 
   /** What one notice would speak for: the scopes of the senders that may cause it and have something unread. */
   #senders(topic: Topic, reader?: StoreReader): Scope[] {
-    const { inbox, peers, self } = this.#deps;
+    const { inbox } = this.#deps;
     return inbox
       .senders(topic.harness, topic.workspace, reader)
-      .filter((sender) => sender === self || peers.may(sender, 'notify', reader))
+      .filter((sender) => this.#mayNotify(sender, topic.workspace, reader))
       .map((sender): Scope => ({ ...topic, sender }))
       .filter((scope) => scope.session === null || inbox.scoped(scope, 1, 'oldest', reader).length > 0);
+  }
+
+  #quietLeft(agent: Agent | undefined): number {
+    const { clock, running } = this.#deps;
+    return quietLeft(agent, { now: () => clock.now(), running });
+  }
+
+  #mayNotify(sender: HostId, workspace: string, reader?: StoreReader): boolean {
+    return sender === this.#deps.self || this.#deps.peers.may(sender, 'notify', workspace, reader);
   }
 
   #newest(scopes: readonly Scope[], reader?: StoreReader): number {
@@ -180,7 +210,7 @@ export class Notifier {
     const made = await this.#attempt(topic, session, before.attempts);
     if (made === 'nothing left') return Number.POSITIVE_INFINITY;
     if (made === 'no budget') {
-      await this.#withhold(topic, WITHHELD.budget);
+      for (const scope of this.#senders(topic)) await this.#marks.set(scope, 'budget');
       return Math.min(...this.#senders(topic).map((scope) => notices.untilBudget(scope.sender, topic.harness, topic.workspace))) + 1;
     }
     return this.#judge(topic, session)?.wait ?? NOTICE_SPACING_MS;
@@ -205,10 +235,10 @@ export class Notifier {
       const scopes = this.#senders(topic, tx);
       const rows = scopes.flatMap((scope) => inbox.scoped(scope, MARKED, 'oldest', tx)).toSorted((one, other) => one.seq - other.seq);
       const [oldest] = rows;
-      if (oldest === undefined) return 'nothing left';
+      const agent = agents.at(harness, workspace, tx);
+      if (oldest === undefined || this.#quietLeft(agent) > 0) return 'nothing left';
       const payer = scopes.find((scope) => notices.spend(tx, scope.sender, harness, workspace));
       if (payer === undefined) return 'no budget';
-      const agent = agents.at(harness, workspace, tx);
       const isAttached = agent?.attachments.some((attachment) => attachment.sessionId === session.sessionId) === true;
       const messages = rows.slice(0, MARKED).map((row) => ({ sender: row.sender, id: row.id }));
       const attempt = {
@@ -230,51 +260,40 @@ export class Notifier {
           detail: isAttached ? 'fetch' : 'setup',
         });
       const waiting = scopes.reduce((sum, scope) => sum + inbox.countScoped(scope, tx), 0);
-      const facts = { ax, workspace, id: oldest.id, waiting, attempt: attempts };
+      const code = isAttached ? this.#deps.makeCode?.() : undefined;
+      if (code !== undefined) notices.allow(tx, code, { session: session.sessionId, harness, workspace, messages });
+      const facts = { ax, workspace, id: oldest.id, waiting, attempt: attempts, code };
       return isAttached ? fetchNotice(facts) : setupNotice(facts, agent?.name ?? this.#proposeName(workspace, tx));
     });
     if (begun === 'nothing left' || begun === 'no budget') return begun;
-    const [first] = this.#ownNotices;
-    if (first !== undefined && this.#ownNotices.size >= MAX_OWN_NOTICES) this.#ownNotices.delete(first);
-    this.#ownNotices.add(id);
+    this.#remember(id);
     const result = await discovery.notify(session, { id, text: begun });
     await this.#settle(id, result.outcome, result.detail);
     return 'made';
   }
 
-  async #settle(noticeId: string, outcome: NoticeOutcome, detail: string | undefined): Promise<void> {
-    const { store, notices, inbox, events, clock, onChanged } = this.#deps;
-    const words = detail === undefined ? {} : { detail };
-    const attempt = await store.write((tx) => {
-      const before = notices.attempt(noticeId, tx);
-      if (before === undefined || before.outcome === outcome || (outcome === 'written' && before.outcome !== 'unverified'))
-        return undefined; // a receipt may overtake the write's own result
-      const settled = notices.settle(tx, noticeId, outcome);
-      for (const message of settled?.messages ?? []) {
-        inbox.setNotice(tx, message.sender, message.id, { outcome, at: clock.now(), ...words });
-        events.add(tx, { type: 'notice.outcome', messageId: message.id, state: outcome, ...words });
-      }
-      return settled;
-    });
-    for (const message of attempt?.messages ?? []) onChanged(message.sender, message.id);
+  #remember(noticeId: string): void {
+    const [first] = this.#ownNotices;
+    if (first !== undefined && this.#ownNotices.size >= MAX_OWN_NOTICES) this.#ownNotices.delete(first);
+    this.#ownNotices.add(noticeId);
   }
 
-  /** Marks the oldest and the newest of a topic's messages, but for those that name one of `told`, as withheld, with the cause. */
-  async #withhold(topic: Topic, detail: string, told: ReadonlySet<string> = new Set()): Promise<void> {
-    const { store, inbox, events, clock, onChanged } = this.#deps;
-    const isNews = (row: Received): boolean => row.notice === null || (row.notice.outcome === 'withheld' && row.notice.detail !== detail);
-    const seen = this.#senders(topic).flatMap((scope) => [...inbox.scoped(scope, MARKED), ...inbox.scoped(scope, MARKED, 'newest')]);
-    const rows = new Map(seen.filter((row) => isNews(row) && !told.has(row.hint ?? '')).map((row) => [row.seq, row]));
-    if (rows.size === 0) return;
-    const marked = await store.write((tx) =>
-      [...rows.values()].flatMap((old) => {
-        const row = inbox.get(old.sender, old.id, tx);
-        if (row === undefined || RECEIVER_ENDS.has(row.state) || !isNews(row)) return [];
-        events.add(tx, { type: 'notice.outcome', messageId: row.id, state: 'withheld', detail });
-        return inbox.setNotice(tx, row.sender, row.id, { outcome: 'withheld', at: clock.now(), detail }) ?? [];
-      }),
-    );
-    for (const row of marked) onChanged(row.sender, row.id);
+  /** Records what became of an attempt; false when that was no news: a word may come twice, or overtake the write's own result. */
+  async #settle(noticeId: string, outcome: NoticeOutcome, detail: string | undefined): Promise<boolean> {
+    const { store, notices, inbox, events, clock, onChanged } = this.#deps;
+    const words = detail === undefined ? {} : { detail };
+    const settled = await store.write((tx) => {
+      const attempt = notices.settle(tx, noticeId, outcome);
+      for (const message of attempt?.messages ?? []) {
+        const shown = inbox.get(message.sender, message.id, tx)?.notice?.attempt;
+        if (shown === undefined || shown === noticeId || notices.isLatest(attempt!, tx))
+          inbox.setNotice(tx, message.sender, message.id, { outcome, at: clock.now(), ...words, attempt: noticeId });
+        events.add(tx, { type: 'notice.outcome', messageId: message.id, state: outcome, ...words });
+      }
+      return attempt;
+    });
+    for (const message of settled?.messages ?? []) onChanged(message.sender, message.id);
+    return settled !== undefined;
   }
 
   /** A free agent name made from the folder's own name. */
@@ -288,8 +307,8 @@ export class Notifier {
 
 type Verdict = { readonly wait: number; readonly attempts?: never } | { readonly wait?: undefined; readonly attempts: number };
 
-/** Outcomes after which a session is left alone for longer. */
-const UNWILLING: ReadonlySet<NoticeOutcome> = new Set(['held', 'denied', 'lapsed', 'blocked']);
+/** Outcomes after which a session is left alone for longer; those that wait, when they are of an earlier life. */
+const UNWILLING: ReadonlySet<NoticeOutcome> = new Set([...NOTICE_WAITS, 'denied', 'lapsed', 'blocked']);
 /** How much longer. */
 const PATIENCE = 8;
 /** Doublings of the pause after an attempt that reached nothing, at most: 512 s. */
@@ -304,7 +323,7 @@ function judge(standing: Standing, session: Session, newest: number, running: nu
   }
   const bySelf = standing.noticeId === null;
   if (bySelf && newest > standing.told) return since < NOTICE_SPACING_MS ? { wait: NOTICE_SPACING_MS - since } : { attempts: 1 };
-  if (standing.outcome === 'held' && mayHear) return { wait: Number.POSITIVE_INFINITY };
+  if (NOTICE_WAITS.has(standing.outcome) && mayHear) return { wait: Number.POSITIVE_INFINITY };
   if (standing.outcome === 'blocked' && session.statusSince <= standing.at) return { wait: Number.POSITIVE_INFINITY };
   const isExhausted = standing.attempts >= NOTICE_ATTEMPTS;
   if (isExhausted && newest <= standing.told) return { wait: Number.POSITIVE_INFINITY };

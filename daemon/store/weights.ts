@@ -5,25 +5,18 @@
  * too) in the table `meta`, and their bounds. Counted in the transaction of the change, so that a bound holds over crashes.
  */
 import { AxError } from '../../protocol/errors.ts';
-import {
-  MAX_KEPT_BYTES_PER_PEER,
-  MAX_KEPT_PER_PEER,
-  MAX_WAITING_BYTES_PER_PEER,
-  MAX_WAITING_PER_PEER,
-  RETRY_CAP_MS,
-} from '../../protocol/limits.ts';
+import { RETRY_CAP_MS } from '../../protocol/limits.ts';
+import type { Limits } from '../../protocol/limits.ts';
 import { getRow, pack } from './rows.ts';
 import type { StoreTransaction } from './store.ts';
 
-const BOUNDS = {
-  waiting: { messages: MAX_WAITING_PER_PEER, bytes: MAX_WAITING_BYTES_PER_PEER, words: 'are unread here' },
-  kept: { messages: MAX_KEPT_PER_PEER, bytes: MAX_KEPT_BYTES_PER_PEER, words: 'are kept here' },
-} as const;
-
 /** Adds to what a peer takes, or takes away from it. AxError `limit` when an addition would pass a bound. */
-export function weigh(tx: StoreTransaction, what: keyof typeof BOUNDS, host: string, messages: number, bytes: number): void {
+export function weigh(tx: StoreTransaction, limits: Limits, what: 'waiting' | 'kept', host: string, messages: number, bytes: number): void {
   const key = `${what}/${host}`;
-  const bound = BOUNDS[what];
+  const bound =
+    what === 'waiting'
+      ? { messages: limits.waitingMessages, bytes: limits.waitingBytes, words: 'are unread here' }
+      : { messages: limits.keptMessages, bytes: limits.keptBytes, words: 'are kept here' };
   const old = getRow<{ messages: number; bytes: number }>(tx, 'meta', key) ?? { messages: 0, bytes: 0 };
   const next = { messages: Math.max(0, old.messages + messages), bytes: Math.max(0, old.bytes + bytes) };
   const over = next.messages > bound.messages ? bound.messages : next.bytes > bound.bytes ? bound.bytes : undefined;

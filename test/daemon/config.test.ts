@@ -9,6 +9,7 @@ import { test } from 'node:test';
 import type { TestContext } from 'node:test';
 import { readConfig } from '../../daemon/config.ts';
 import { AxError } from '../../protocol/errors.ts';
+import { DEFAULT_LIMITS } from '../../protocol/limits.ts';
 
 const NO_FLAGS = { listen: [], name: undefined };
 
@@ -43,6 +44,12 @@ test('every wrong value in config.json is refused with the file and the field, a
     ['announce', {}],
     ['claude_config_dirs', ['relative']],
     ['claude_config_dirs', 'x'],
+    ['limits', 5],
+    ['limits', []],
+    ['limits', { message_burst: 0 }],
+    ['limits', { message_burst: 1.5 }],
+    ['limits', { message_burst: '9' }],
+    ['limits', { bursts: 9 }],
     ['codex_homes', 'x'],
     ['codex_homes', ['relative']],
     ['codex_homes', [null]],
@@ -77,7 +84,22 @@ test('flags beat config.json, and without either there are defaults', (t) => {
   const written = { name: 'filed', listen: ['/ip4/127.0.0.1/tcp/7'], claude_config_dirs: ['/c'], codex_homes: ['/x'] };
   writeFileSync(join(dir, 'config.json'), JSON.stringify(written));
   const filed = readConfig(dir, NO_FLAGS, { HOME: '/h', CLAUDE_CONFIG_DIR: '/d' });
-  assert.deepEqual(filed, { name: 'filed', listen: ['/ip4/127.0.0.1/tcp/7'], announce: [], claudeConfigDirs: ['/h/.claude', '/d', '/c'] });
+  assert.deepEqual(filed, {
+    name: 'filed',
+    listen: ['/ip4/127.0.0.1/tcp/7'],
+    announce: [],
+    limits: DEFAULT_LIMITS,
+    claudeConfigDirs: ['/h/.claude', '/d', '/c'],
+    codexHomes: ['/h/.codex', '/x'],
+  });
+  assert.deepEqual(readConfig(dir, NO_FLAGS, { HOME: '/h', CODEX_HOME: '/y' }).codexHomes, ['/y', '/x']);
   const typed = readConfig(dir, { listen: ['/ip4/127.0.0.1/tcp/8'], name: 'typed' }, {});
   assert.deepEqual([typed.name, typed.listen], ['typed', ['/ip4/127.0.0.1/tcp/8']]);
+});
+
+test('a limit in config.json takes the place of its default, the others stay', (t) => {
+  const dir = folder(t);
+  writeFileSync(join(dir, 'config.json'), JSON.stringify({ limits: { notices_per_hour: 5, waiting_bytes: 1_048_576 } }));
+  const { limits } = readConfig(dir, NO_FLAGS, {});
+  assert.deepEqual(limits, { ...DEFAULT_LIMITS, noticesPerHour: 5, waitingBytes: 1_048_576 });
 });

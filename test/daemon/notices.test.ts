@@ -5,7 +5,9 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { Notices } from '../../daemon/notices.ts';
 import type { Attempt } from '../../daemon/notices.ts';
-import { METADATA_RETENTION_MS, NOTICE_BURST, NOTICES_PER_HOUR } from '../../protocol/limits.ts';
+import { Uptime } from '../../daemon/uptime.ts';
+import { DEFAULT_LIMITS, METADATA_RETENTION_MS, NOTICE_BURST, NOTICES_PER_HOUR } from '../../protocol/limits.ts';
+import type { Limits } from '../../protocol/limits.ts';
 import type { NoticeOutcome } from '../../protocol/states.ts';
 import { ALICE, AT, BOB } from '../protocol/sample.ts';
 import { DAY, idOf, openBed } from './bed.ts';
@@ -18,9 +20,9 @@ class Box {
   readonly bed: Bed;
   readonly notices: Notices;
 
-  constructor(bed: Bed) {
+  constructor(bed: Bed, limits?: Limits) {
     this.bed = bed;
-    this.notices = new Notices(bed.store, bed.running);
+    this.notices = new Notices(bed.store, bed.running, limits);
   }
 
   begin(id: string, session = 's1', attempts = 1, told = 5): Promise<void> {
@@ -153,6 +155,30 @@ test('a budget is a burst of ten, then thirty an hour of running time', async ()
   assert.ok(inAnHour >= NOTICES_PER_HOUR - 1 && inAnHour <= NOTICES_PER_HOUR, String(inAnHour));
 });
 
+test('the budget is the one that config.json gives', async () => {
+  const box = await emptyBox();
+  const limits = { ...DEFAULT_LIMITS, noticeBurst: 2, noticesPerHour: 6 };
+  const small = new Box(box.bed, limits);
+  assert.equal(await small.spend(5), 2);
+  assert.equal(small.notices.untilBudget(A, 'claude', '/w'), 10 * 60_000);
+  box.bed.clock.pass(10 * HOUR);
+  assert.equal(await small.spend(5), 2);
+});
+
+test('what a pause begins with is durable together with the running time it begins at', async () => {
+  const box = await emptyBox();
+  const kept = (): number => new Uptime(box.bed.store, box.bed.clock).now();
+  box.bed.clock.pass(30_000);
+  await box.begin('n1');
+  assert.equal(kept(), 30_000);
+  box.bed.clock.pass(1000);
+  await box.settle('n1', 'approved');
+  assert.equal(kept(), 31_000);
+  box.bed.clock.pass(1000);
+  await box.bed.write((tx) => box.notices.toldBySelf(tx, 's1', 9, AT));
+  assert.equal(kept(), 32_000);
+});
+
 test('an idle week saves up no more than the burst', async () => {
   const box = await emptyBox();
   await box.spend(3);
@@ -186,7 +212,7 @@ test('attempts are forgotten after their time, and what stands towards a session
   assert.notEqual(box.notices.standing('s2'), undefined);
   box.bed.clock.pass(DAY);
   await box.bed.write((tx) => box.notices.prune(tx, 9));
-  assert.deepEqual(box.bed.left(), {});
+  assert.deepEqual(box.bed.keys('notices'), []);
 });
 
 test('pruning an old attempt leaves what stands by a newer one', async () => {
@@ -207,5 +233,27 @@ test('what stands towards a session that only asked by itself, and full budgets,
   await box.spend(1);
   box.bed.clock.pass(METADATA_RETENTION_MS + 1);
   for (let round = 0; round < 3; round++) await box.bed.write((tx) => box.notices.prune(tx, 9));
-  assert.deepEqual(box.bed.left(), {});
+  assert.deepEqual(box.bed.keys('notices'), []);
+});
+
+test('a code opens what it was made for and what was told since, the newest 200, and leaves nothing behind after 30 days', async () => {
+  const box = await emptyBox();
+  const [code, other] = ['1'.repeat(32), '2'.repeat(32)];
+  const told = (from: number, count: number): { sender: typeof A; id: ReturnType<typeof idOf> }[] =>
+    Array.from({ length: count }, (_, n) => ({ sender: A, id: idOf(from + n) }));
+  const pass = { session: 's1', harness: 'claude', workspace: '/w' };
+  await box.bed.write((tx) => box.notices.allow(tx, code, { ...pass, messages: told(1, 1) }));
+  assert.deepEqual(box.notices.pass(code), { ...pass, messages: told(1, 1), ran: 0 });
+  assert.equal(box.notices.pass(other), undefined);
+  await box.bed.write((tx) => {
+    box.notices.extend(tx, code, [...told(1, 2), { sender: BOB.hostId, id: idOf(1) }]);
+    box.notices.extend(tx, other, told(1, 2));
+  });
+  assert.deepEqual(box.notices.pass(code)?.messages, [...told(1, 2), { sender: BOB.hostId, id: idOf(1) }]);
+  assert.equal(box.notices.pass(other), undefined);
+  await box.bed.write((tx) => box.notices.extend(tx, code, told(10, 300)));
+  assert.deepEqual(box.notices.pass(code)?.messages, told(110, 200));
+  box.bed.clock.pass(METADATA_RETENTION_MS + 1);
+  await box.bed.write((tx) => box.notices.prune(tx, 9));
+  assert.deepEqual(box.bed.keys('notices'), []);
 });

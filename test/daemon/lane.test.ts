@@ -1,0 +1,59 @@
+/** Lanes: what a rate that is used up for one workspace holds back, and what it does not. */
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { Lane } from '../../daemon/lane.ts';
+import { FORWARD_WINDOW, RETRY_CAP_MS } from '../../protocol/limits.ts';
+import { HandClock, idOf } from './bed.ts';
+
+function laneOf(): { clock: HandClock; lane: Lane; retries: () => number } {
+  const clock = new HandClock();
+  let retries = 0;
+  return { clock, lane: new Lane(clock, () => void retries++), retries: () => retries };
+}
+
+test('a workspace that is held is held for as long as was asked, and no other with it', () => {
+  const { clock, lane, retries } = laneOf();
+  lane.hold('/w', 5000);
+  assert.deepEqual([lane.isDue(idOf(1), '/w'), lane.isDue(idOf(2), '/v'), lane.isHolding, lane.messages.isOn], [false, true, true, false]);
+  lane.passed = 7;
+  clock.pass(4999);
+  assert.deepEqual([lane.isDue(idOf(1), '/w'), lane.passed, retries()], [false, 7, 0]);
+  clock.pass(1);
+  assert.deepEqual([lane.isDue(idOf(1), '/w'), lane.passed, retries()], [true, 0, 1]);
+});
+
+test('after a pause one message leaves, and with each that gets through twice as many; what left before the pause says nothing', () => {
+  const { clock, lane } = laneOf();
+  assert.equal(lane.roomFor('/w'), Infinity);
+  lane.hold('/w', 2000);
+  lane.gotThrough('/w');
+  assert.equal(lane.roomFor('/w'), 1);
+  clock.pass(2000);
+  lane.inFlight.set(idOf(1), '/w');
+  assert.deepEqual([lane.roomFor('/w'), lane.roomFor('/v')], [0, Infinity]);
+  lane.inFlight.delete(idOf(1));
+  for (let room = 2; room <= FORWARD_WINDOW; room *= 2) {
+    lane.gotThrough('/w');
+    assert.equal(lane.roomFor('/w'), room);
+  }
+  lane.gotThrough('/w');
+  assert.equal(lane.roomFor('/w'), Infinity);
+});
+
+test('more workspaces over their rate than are held apart pause all messages, and a host that is there again holds none', () => {
+  const { lane } = laneOf();
+  for (let n = 0; n < 100; n++) lane.hold(`/w${n}`, 5000);
+  assert.ok(lane.messages.isOn);
+  lane.passed = 7;
+  lane.clear();
+  assert.deepEqual([lane.messages.isOn, lane.isHolding, lane.isDue(idOf(1), '/w0'), lane.passed], [false, false, true, 0]);
+});
+
+test('one entry left for later is left alone, and looked at again when its time is over', () => {
+  const { clock, lane } = laneOf();
+  lane.postpone(idOf(1));
+  lane.passed = 1;
+  assert.deepEqual([lane.isDue(idOf(1), '/w'), lane.isDue(idOf(2), '/w')], [false, true]);
+  clock.pass(RETRY_CAP_MS);
+  assert.deepEqual([lane.isDue(idOf(1), '/w'), lane.passed], [true, 0]);
+});
