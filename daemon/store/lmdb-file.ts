@@ -1,5 +1,5 @@
 /**
- * What must be true of a store's files before LMDB may map them: ours, of a schema we know, whole, private.
+ * What must be true of a store's files before LMDB may map them: ours, of a schema we know, whole, private, and kept if they will change.
  *
  * Owns the marker file `format` and the look into `data.mdb` that comes first, because LMDB maps the file and a missing or
  * mangled page then ends the process past any try/catch. It reads the structure (meta pages, tree pages), never a value.
@@ -9,6 +9,7 @@ import {
   chmodSync,
   closeSync,
   constants,
+  copyFileSync,
   existsSync,
   fchmodSync,
   fstatSync,
@@ -19,13 +20,12 @@ import {
   readFileSync,
   readSync,
   renameSync,
+  rmSync,
   writeSync,
 } from 'node:fs';
-import { join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { AxError } from '../../protocol/errors.ts';
-
-/** The schema this code reads and writes. A store with a higher one was written by a newer ax. */
-export const STORE_SCHEMA = 1;
+import { STORE_SCHEMA } from './store.ts';
 
 /** Up to this size every page of the trees is looked at; above it only the roots, unless the file is shorter than it says. */
 const WHOLE_CHECK_BYTES = 64 * 1024 * 1024;
@@ -37,13 +37,22 @@ interface Marker {
   readonly store: 'ax-store';
   readonly schema: number;
   readonly state: 'creating' | 'ready';
+  /** Name of the folder beside this one that holds the files as they were before the migration under way. */
+  readonly kept?: string;
+}
+
+export interface Prepared {
+  /** `finishStore` is still to be called. */
+  readonly isNew: boolean;
+  readonly schema: number;
+  readonly kept: string | null;
 }
 
 /**
  * Makes the folder (0700) and its files (0600) ready for LMDB, or refuses without touching anything: AxError `store_corrupt` naming
- * the file, or `update_required` for a newer schema. The result says whether `finishStore` is still to be called.
+ * the file, or `update_required` for a newer schema. Files of an older schema are copied aside first, once; `store_full` without room.
  */
-export function prepareStore(folder: string): { readonly isNew: boolean } {
+export function prepareStore(folder: string): Prepared {
   if (!existsSync(folder)) mkdirSync(folder, { mode: 0o700 });
   const marker = readMarker(folder);
   const data = join(folder, DATA);
@@ -56,15 +65,65 @@ export function prepareStore(folder: string): { readonly isNew: boolean } {
     checkDataFile(data);
   }
   chmodSync(folder, 0o700);
-  if (marker === undefined) writeMarker(folder, 'creating');
+  const isNew = marker?.state !== 'ready';
+  if (marker === undefined) writeMarker(folder, { schema: STORE_SCHEMA, state: 'creating' });
+  const isOld = !isNew && marker.schema < STORE_SCHEMA;
+  const kept = isOld ? keepOld(folder, marker) : null;
   for (const name of [DATA, 'lock.mdb']) makePrivate(join(folder, name));
-  return { isNew: marker?.state !== 'ready' };
+  return { isNew, schema: isOld ? marker.schema : STORE_SCHEMA, kept };
 }
 
-/** Records that the store's first tables are on disk. */
+/** Records that the store's first tables, or all rows of a migration, are on disk and of STORE_SCHEMA. */
 export function finishStore(folder: string): void {
   syncFolder(folder);
-  writeMarker(folder, 'ready');
+  writeMarker(folder, { schema: STORE_SCHEMA, state: 'ready' });
+}
+
+/** Makes a copy's folder one of a whole store of STORE_SCHEMA: private and flushed, its marker last. The data file is there already. */
+export function finishCopy(folder: string): void {
+  const data = join(folder, DATA);
+  makePrivate(data);
+  syncFile(data);
+  finishStore(folder);
+}
+
+/** The folder with the files as they are now: copied under another name and flushed, so that it is whole whenever it has this one. */
+function keepOld(folder: string, marker: Marker): string {
+  const beside = (name: string): string => join(dirname(folder), name);
+  if (marker.kept !== undefined && existsSync(beside(marker.kept))) return beside(marker.kept);
+  const first = `${basename(folder)}.schema-${marker.schema}`;
+  const name = freeName(dirname(folder), first);
+  const part = beside(`${first}.part`);
+  rmSync(part, { recursive: true, force: true });
+  try {
+    mkdirSync(part, { mode: 0o700 });
+    for (const file of [DATA, MARKER]) {
+      copyFileSync(join(folder, file), join(part, file), constants.COPYFILE_EXCL);
+      makePrivate(join(part, file));
+      syncFile(join(part, file));
+    }
+    syncFolder(part);
+    renameSync(part, beside(name));
+    syncFolder(dirname(folder));
+  } catch (error) {
+    rmSync(part, { recursive: true, force: true });
+    if ((error as NodeJS.ErrnoException).code !== 'ENOSPC') throw error;
+    const bytes = regularSize(join(folder, DATA)) ?? 0;
+    throw new AxError('store_full', `there is no room to keep a copy of the old store beside ${folder}, which comes before its update`, {
+      fix: `free ${bytes} bytes on that disk and start again; nothing was changed`,
+      cause: error,
+    });
+  }
+  writeMarker(folder, { schema: marker.schema, state: marker.state, kept: name });
+  return beside(name);
+}
+
+/** `name`, or with a number behind it, as nothing in the folder is called yet. */
+function freeName(folder: string, name: string): string {
+  for (let n = 1; ; n++) {
+    const free = n === 1 ? name : `${name}-${n}`;
+    if (lstatSync(join(folder, free), { throwIfNoEntry: false }) === undefined) return free;
+  }
 }
 
 function readMarker(folder: string): Marker | undefined {
@@ -84,12 +143,17 @@ function readMarker(folder: string): Marker | undefined {
       details: { found: found.schema!, known: STORE_SCHEMA },
     });
   }
-  if (found.state !== 'creating' && found.state !== 'ready') throw corrupt(path, 'is not the mark of an ax store');
+  const isKnown = (found.state === 'creating' || found.state === 'ready') && (found.kept === undefined || isPlainName(found.kept));
+  if (!isKnown) throw corrupt(path, 'is not the mark of an ax store');
   return found as Marker;
 }
 
-function writeMarker(folder: string, state: Marker['state']): void {
-  const marker: Marker = { store: 'ax-store', schema: STORE_SCHEMA, state };
+function isPlainName(value: unknown): boolean {
+  return typeof value === 'string' && /^[\w.-]{1,100}$/.test(value) && value !== '..' && value !== '.';
+}
+
+function writeMarker(folder: string, facts: Omit<Marker, 'store'>): void {
+  const marker: Marker = { store: 'ax-store', ...facts };
   const path = join(folder, MARKER);
   const fd = openSync(`${path}.tmp`, constants.O_WRONLY | constants.O_CREAT | constants.O_TRUNC | constants.O_NOFOLLOW, 0o600);
   try {
@@ -114,7 +178,11 @@ function makePrivate(path: string): void {
 }
 
 function syncFolder(folder: string): void {
-  const fd = openSync(folder, constants.O_RDONLY);
+  syncFile(folder);
+}
+
+function syncFile(path: string): void {
+  const fd = openSync(path, constants.O_RDONLY);
   try {
     fsyncSync(fd);
   } finally {

@@ -7,17 +7,19 @@
  * leave here are copies. `overlappingSync` is off, so `get` never shows what is not on disk.
  */
 import { open, type Database, type RootDatabase } from 'lmdb';
-import { closeSync, constants as fsConstants, openSync, statfsSync, statSync, unlinkSync, writeSync } from 'node:fs';
-import { constants } from 'node:os';
+import { mkdirSync, rmSync, statfsSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { AxError } from '../../protocol/errors.ts';
-import { finishStore, prepareStore } from './lmdb-file.ts';
+import { closedError, commitCause, isDiskFault, spaceError, storeError } from './lmdb-errors.ts';
+import { finishCopy, finishStore, prepareStore } from './lmdb-file.ts';
+import type { Prepared } from './lmdb-file.ts';
 import {
   encodeKey,
   MAX_KEY_BYTES,
+  STORE_SCHEMA,
   TABLES,
+  type OpenedStore,
   type RangeOptions,
-  type Store,
   type StoreEntry,
   type StoreStatus,
   type StoreTransaction,
@@ -37,12 +39,13 @@ const MAX_COMMIT_BYTES = 32 * 1024 * 1024;
 /**
  * Opens or makes the store in `folder` (0700, files 0600). The caller holds the directory's lock. Throws AxError `store_corrupt`
  * (a foreign or damaged file, named), `update_required` (made by a newer ax), both leaving everything untouched; `store_full`, `internal`.
+ * One of an older schema is copied aside and opened as it is: see OpenedStore.
  */
-export async function openLmdbStore(folder: string, options: LmdbOptions = {}): Promise<Store> {
+export async function openLmdbStore(folder: string, options: LmdbOptions = {}): Promise<OpenedStore> {
   try {
-    const { isNew } = prepareStore(folder);
-    const store = new LmdbStore(folder, options.sizeLimitBytes ?? Infinity);
-    if (isNew) finishStore(folder);
+    const prepared = prepareStore(folder);
+    const store = new LmdbStore(folder, options.sizeLimitBytes ?? Infinity, prepared);
+    if (prepared.isNew) finishStore(folder);
     return store;
   } catch (error) {
     throw storeError(error, `cannot open the store in ${folder}`);
@@ -58,12 +61,15 @@ interface Job {
   fail(error: AxError): void;
 }
 
-class LmdbStore implements Store {
+class LmdbStore implements OpenedStore {
+  readonly kept: string | null;
+  #schema: number;
   readonly #folder: string;
   readonly #sizeLimitBytes: number;
   readonly #root: RootDatabase<Uint8Array, Uint8Array>;
   readonly #tables: ReadonlyMap<Table, Db>;
   #queue: Job[] = [];
+  readonly #copies = new Set<Promise<void>>();
   #pumping: Promise<void> | undefined;
   #state: 'open' | 'closing' | 'closed' = 'open';
   /** Set by a failure that was not want of space: LMDB may then be unable to begin a transaction at all, and would never answer. */
@@ -71,7 +77,9 @@ class LmdbStore implements Store {
   #commitBytes = 0;
   #usedBytes = 0;
 
-  constructor(folder: string, sizeLimitBytes: number) {
+  constructor(folder: string, sizeLimitBytes: number, found: Prepared) {
+    this.kept = found.kept;
+    this.#schema = found.schema;
     this.#folder = folder;
     this.#sizeLimitBytes = sizeLimitBytes;
     // eventTurnBatching makes a promise per turn that nobody can catch; the queue below does its work.
@@ -86,6 +94,42 @@ class LmdbStore implements Store {
     const format = { encoding: 'binary', keyEncoding: 'binary' } as const;
     this.#root = open<Uint8Array, Uint8Array>({ ...settings, ...format });
     this.#tables = new Map(TABLES.map((name) => [name, this.#root.openDB<Uint8Array, Uint8Array>({ name, ...format })]));
+  }
+
+  get schema(): number {
+    return this.#schema;
+  }
+
+  raise(): void {
+    finishStore(this.#folder);
+    this.#schema = STORE_SCHEMA;
+  }
+
+  async copyTo(folder: string): Promise<void> {
+    if (this.#state !== 'open') throw closedError();
+    if (this.#schema !== STORE_SCHEMA) throw new Error('a store is copied when its rows are of the present schema');
+    const copying = this.#copy(folder);
+    this.#copies.add(copying);
+    try {
+      await copying;
+    } finally {
+      this.#copies.delete(copying);
+    }
+  }
+
+  async #copy(folder: string): Promise<void> {
+    try {
+      mkdirSync(folder, { mode: 0o700 });
+    } catch (error) {
+      throw storeError(error, `cannot copy the store to ${folder}`);
+    }
+    try {
+      await this.#root.backup(folder, true);
+      finishCopy(folder);
+    } catch (error) {
+      rmSync(folder, { recursive: true, force: true });
+      throw storeError(error, `cannot copy the store to ${folder}`);
+    }
   }
 
   get(table: Table, key: string): Uint8Array | undefined {
@@ -143,13 +187,15 @@ class LmdbStore implements Store {
     const disk = statfsSync(this.#folder);
     let entries = 0;
     for (const table of TABLES) entries += this.#native(table, (db) => statOf(db).entryCount);
-    return { path: this.#folder, bytes: file.size, freeBytes: disk.bavail * disk.bsize, entries };
+    const fault = this.#broken === undefined ? {} : { fault: this.#broken.message };
+    return { path: this.#folder, bytes: file.size, freeBytes: disk.bavail * disk.bsize, entries, ...fault };
   }
 
   async close(): Promise<void> {
     if (this.#state !== 'open') return;
     this.#state = 'closing';
     await this.#pumping;
+    await Promise.allSettled(this.#copies); // LMDB must not be closed under its own copying thread
     this.#state = 'closed';
     await this.#root.close();
   }
@@ -267,67 +313,10 @@ class LmdbStore implements Store {
   /** Why a commit failed. LMDB turns a write that ended half-way into an I/O error, so the file system is asked for the reason. */
   #explain(cause: unknown): AxError {
     const error = storeError(cause, `cannot write to the store in ${this.#folder}`);
-    if (codeOf(cause) !== constants.errno.EIO) return error;
+    if (!isDiskFault(cause)) return error;
     const reason = spaceError(this.#folder, Math.max(this.#commitBytes * 2, 64 * 1024));
     return reason === undefined ? error : storeError(reason, `cannot write to the store in ${this.#folder}`);
   }
-}
-
-/** lmdb rejects with a second promise as `commitError`; left alone that one would be an unhandled rejection and end the process. */
-async function commitCause(thrown: unknown): Promise<unknown> {
-  const inner = thrown instanceof Error && 'commitError' in thrown ? thrown.commitError : undefined;
-  if (!(inner instanceof Promise)) return thrown;
-  return inner.then(
-    () => thrown,
-    (cause: unknown) => cause,
-  );
-}
-
-/** Writes as far beyond the data file's end as the failed commit did, in a scratch file: returns what that fails with, if it does. */
-function spaceError(folder: string, bytes: number): unknown {
-  const scratch = join(folder, 'space.tmp');
-  try {
-    const start = statSync(join(folder, 'data.mdb')).size;
-    const fd = openSync(scratch, fsConstants.O_WRONLY | fsConstants.O_CREAT | fsConstants.O_TRUNC | fsConstants.O_NOFOLLOW, 0o600);
-    try {
-      const chunk = new Uint8Array(Math.min(bytes, 1024 * 1024));
-      for (let done = 0; done < bytes;) done += writeSync(fd, chunk, 0, Math.min(chunk.length, bytes - done), start + done);
-      return undefined;
-    } finally {
-      closeSync(fd);
-      unlinkSync(scratch);
-    }
-  } catch (error) {
-    return error;
-  }
-}
-
-const { EDQUOT, EFBIG, EIO, ENOSPC } = constants.errno;
-/** LMDB: page not found, corrupted, version mismatch, invalid. */
-const CORRUPT_CODES: ReadonlySet<number> = new Set([-30797, -30796, -30794, -30793]);
-/** Space on the device, quota, file size, and LMDB's own map. */
-const FULL_CODES: ReadonlySet<number> = new Set([ENOSPC, EDQUOT, EFBIG, -30792]);
-
-/** The positive errno or negative LMDB code of an error of lmdb or node:fs. */
-function codeOf(error: unknown): number | undefined {
-  if (!(error instanceof Error)) return undefined;
-  const { code, errno } = error as { code?: unknown; errno?: unknown };
-  if (typeof errno === 'number') return Math.abs(errno);
-  return typeof code === 'number' ? code : undefined;
-}
-
-function storeError(error: unknown, what: string): AxError {
-  if (error instanceof AxError) return error;
-  const code = codeOf(error) ?? 0;
-  const text = `${what}: ${error instanceof Error ? error.message : String(error)}`;
-  if (FULL_CODES.has(code)) return new AxError('store_full', `${what}: no space left`, { cause: error });
-  return new AxError(CORRUPT_CODES.has(code) ? 'store_corrupt' : 'internal', code === EIO ? `${text} (the disk failed)` : text, {
-    cause: error,
-  });
-}
-
-function closedError(): AxError {
-  return new AxError('shutting_down', 'the store is closed');
 }
 
 interface TreeStat {

@@ -46,6 +46,16 @@ export function lastSeq(reader: StoreReader, name: string): number {
   return getRow<{ last: number }>(reader, 'meta', `seq/${name}`)?.last ?? 0;
 }
 
+/** The running time that is durable, ms; 0 before the first. */
+export function keptRunning(reader: StoreReader): number {
+  return getRow<{ ms: number }>(reader, 'meta', 'running')?.ms ?? 0;
+}
+
+/** Makes the running time durable together with what is counted in it: after a crash it begins behind nothing of that. */
+export function keepRunning(tx: StoreTransaction, ms: number): void {
+  tx.put('meta', 'running', pack({ ms }));
+}
+
 /** Keys that begin with `prefix`, as bounds for a range. */
 export function under(prefix: string): { readonly start: string; readonly end: string } {
   return { start: prefix, end: `${prefix}\uffff` };

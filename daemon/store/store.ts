@@ -28,6 +28,9 @@ export const TABLES = [
 
 export type Table = (typeof TABLES)[number];
 
+/** The schema of the rows that this code reads and writes; daemon/migration.ts brings an older store to it. */
+export const STORE_SCHEMA = 2;
+
 /** The longest key, in bytes of UTF-8. */
 export const MAX_KEY_BYTES = 400;
 
@@ -76,6 +79,8 @@ export interface StoreStatus {
   /** What the disk still has for this user: the room to grow. Not the reusable pages within the file. */
   readonly freeBytes: number;
   readonly entries: number;
+  /** Why the store takes no more writes until it is opened again; absent while it takes them. */
+  readonly fault?: string;
 }
 
 export interface Store extends StoreReader {
@@ -92,4 +97,15 @@ export interface Store extends StoreReader {
   status(): StoreStatus;
   /** Resolves when every earlier write has settled and the files are closed. */
   close(): Promise<void>;
+}
+
+/** A store on this host's disk, as it was opened: while `schema` is below STORE_SCHEMA nothing but a migration may use its rows. */
+export interface OpenedStore extends Store {
+  readonly schema: number;
+  /** Folder with the files as they were before the migration that is due, or null. It stays until a person removes it. */
+  readonly kept: string | null;
+  /** Records durably that every row is of STORE_SCHEMA now; called once all that was written for it has resolved. */
+  raise(): void;
+  /** Writes what the store holds at one moment to `folder` (new, 0700), as a store of its own, whole and flushed. AxError `store_full`, `internal`. */
+  copyTo(folder: string): Promise<void>;
 }

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
+import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, symlinkSync, utimesSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface, type Interface } from 'node:readline';
@@ -58,7 +58,7 @@ test('a holder killed with -9 gives the lock to the next taker, whatever pid its
   const path = freshPath();
   const holder = await startTaker(path);
   assert.equal(await holder.attempt(), 'won');
-  assert.equal(readFileSync(path, 'utf8'), `${holder.child.pid}\n`);
+  assert.equal(readFileSync(path, 'utf8').split('\n')[0], String(holder.child.pid));
   await assert.rejects(takeLock(path), {
     code: 'invalid_state',
     message: new RegExp(`another daemon holds this directory \\(process ${holder.child.pid}\\)`),
@@ -118,4 +118,52 @@ test('a symbolic link, a folder and a FIFO in its place are refused, and a linkâ
 test('a folder that does not exist is an error that names the path', async () => {
   const path = join(freshPath(), 'lock');
   await assert.rejects(takeLock(path), { code: 'internal', message: new RegExp(path) });
+});
+
+const HERE = { id: '0123456789abcdef', name: 'here' };
+const THERE = { id: 'fedcba9876543210', name: 'there' };
+
+test('a lock that a daemon of another machine holds names that machine and no process of this one', async () => {
+  const path = freshPath();
+  const lock = await takeLock(path, { machine: THERE });
+  await assert.rejects(takeLock(path, { machine: HERE }), (error: Error & { details?: object }) => {
+    assert.match(error.message, /a daemon on another machine \(there\) holds this directory/);
+    assert.deepEqual(error.details, { machine: 'there' });
+    return true;
+  });
+  lock.release();
+});
+
+test('a folder that another machine wrote to a moment ago is not taken, though its lock is free; a quiet one is, and one given back', async () => {
+  const aliveFile = freshPath();
+  writeFileSync(aliveFile, '');
+  const path = freshPath();
+  const left = `4711\n${THERE.id} ${THERE.name}\n`;
+  writeFileSync(path, left);
+  const take = (machine: typeof HERE | undefined): ReturnType<typeof takeLock> => takeLock(path, { aliveFile, machine });
+  for (let tries = 0; tries < 2; tries++)
+    await assert.rejects(take(HERE), {
+      code: 'invalid_state',
+      message: /on another machine \(there\) seems to use this folder: it wrote there \d+ s ago/,
+    });
+  assert.equal(readFileSync(path, 'latin1'), left); // the other's record stands
+  (await take(THERE)).release(); // the same machine after a crash
+  assert.equal(readFileSync(path, 'latin1'), '');
+  (await take(HERE)).release(); // given back: a folder that was moved is free at once
+  writeFileSync(path, left);
+  const longAgo = new Date(statSync(aliveFile).mtimeMs - 200_000);
+  utimesSync(aliveFile, longAgo, longAgo);
+  (await take(HERE)).release();
+  writeFileSync(path, left);
+  (await take(undefined)).release(); // a machine that cannot be told from others refuses nobody
+});
+
+test('a record that nobody of ours wrote decides nothing', async () => {
+  const aliveFile = freshPath();
+  writeFileSync(aliveFile, '');
+  for (const left of ['', '1', 'x\ny z', `1\n${'f'.repeat(600)}`, '1\nfedcba9876543210 \u001b[31m\n', '\0\0\0']) {
+    const path = freshPath();
+    writeFileSync(path, left);
+    (await takeLock(path, { aliveFile, machine: HERE })).release();
+  }
 });

@@ -20,6 +20,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, test } from 'node:test';
 import { openLmdbStore } from '../../../daemon/store/lmdb.ts';
+import { STORE_SCHEMA } from '../../../daemon/store/store.ts';
 import { storeContract } from '../../contract/store.ts';
 
 const base = mkdtempSync(join(tmpdir(), 'ax-lmdb-'));
@@ -102,8 +103,8 @@ test('a data file without our mark is refused as foreign, and nothing is touched
 
 test('a store of a newer schema is refused with update_required and left untouched', async () => {
   const folder = await filledFolder();
-  writeFileSync(join(folder, 'format'), JSON.stringify({ store: 'ax-store', schema: 2, state: 'later' }));
-  await assertRefused(folder, 'update_required', /schema 2, this ax knows 1/);
+  writeFileSync(join(folder, 'format'), JSON.stringify({ store: 'ax-store', schema: STORE_SCHEMA + 1, state: 'later' }));
+  await assertRefused(folder, 'update_required', new RegExp(`schema ${STORE_SCHEMA + 1}, this ax knows ${STORE_SCHEMA}`));
 });
 
 test('a damaged mark, a mark that is a link, and a vanished data file are refused by name', async () => {
@@ -251,4 +252,45 @@ test('a full file refuses with store_full, shows nothing of it, raises nothing u
   assert.equal(child.status, 0, child.stderr);
   assert.equal(child.stdout, 'full 3\nsmall ok\nroom ok\n');
   assert.ok(!existsSync(join(folder, 'space.tmp')));
+});
+
+test('a copy of a store in use is a whole store of what was there at one moment, private, and the store goes on', async () => {
+  const folder = freshFolder();
+  const store = await openLmdbStore(folder);
+  await store.write((tx) => {
+    for (let i = 0; i < 2000; i++) tx.put('events', `e${String(i).padStart(6, '0')}`, value(0));
+  });
+  const target = freshFolder();
+  // Each write changes every tenth record: a copy that mixed two moments would hold two values.
+  let round = 1;
+  const writing = (async () => {
+    for (; round <= 10; round++)
+      await store.write((tx) => {
+        for (let i = 0; i < 2000; i += 10) tx.put('events', `e${String(i).padStart(6, '0')}`, value(round));
+      });
+  })();
+  await Promise.all([store.copyTo(target), writing]);
+  assert.deepEqual(readdirSync(target).toSorted(), ['data.mdb', 'format']);
+  for (const name of ['.', 'data.mdb', 'format']) assert.equal(statSync(join(target, name)).mode & 0o077, 0, name);
+  const copy = await openLmdbStore(target);
+  const marks = new Set(copy.range('events').flatMap(({ value: bytes }, i) => (i % 10 === 0 ? [bytes[0]] : [])));
+  assert.equal(copy.count('events'), 2000);
+  assert.equal(marks.size, 1);
+  await copy.close();
+  assert.equal(store.get('events', 'e000000')?.[0], 10);
+  await assert.rejects(store.copyTo(target), /cannot copy the store/); // never into what is there
+  await store.close();
+  assert.equal(existsSync(join(target, 'data.mdb')), true);
+});
+
+test('close waits for a copy under way', async () => {
+  const folder = await filledFolder(20_000);
+  const store = await openLmdbStore(folder);
+  const target = freshFolder();
+  const copying = store.copyTo(target);
+  await store.close();
+  await copying;
+  const copy = await openLmdbStore(target);
+  assert.equal(copy.count('events'), 20_000);
+  await copy.close();
 });
