@@ -93,8 +93,15 @@ export class PeerConnection {
 
   /** One request on this connection; AxError as Link.request. An empty payload is the keep-alive. */
   async ask(channel: Channel, payload: Uint8Array, signal: AbortSignal): Promise<Uint8Array> {
-    const asker = await orAborted(this.#asker(channel), signal);
-    return asker.ask(payload, signal);
+    const askedAt = this.#clock.monotonic();
+    try {
+      const asker = await orAborted(this.#asker(channel), signal);
+      return await asker.ask(payload, signal);
+    } catch (error) {
+      // Not a word since: it may be dead, and what waits for the peer waits until that is known.
+      if (error instanceof AxError && error.code === 'timeout' && this.#heardAt <= askedAt) this.probe(true);
+      throw error;
+    }
   }
 
   /** Answers a stream the peer opened, until it ends. */

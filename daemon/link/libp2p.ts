@@ -26,11 +26,15 @@ import { Violations } from './violations.ts';
 
 /** Connections of peers never named, all together, and how long each may stay, ms. */
 const MAX_STRANGERS = 16;
+/** Of these from one network address, so that nobody alone keeps the others from pairing. */
+const MAX_STRANGERS_PER_ADDRESS = 8;
 const STRANGER_MS = 10_000;
 /** Connections one peer may have at once. */
 const CONNECTIONS_PER_PEER = 4;
 const TICK_MS = 15_000;
 const SUPERSEDED_IDLE_MS = 30_000;
+/** A sign of life this young needs no other, ms. */
+const FRESH_MS = 1000;
 
 export interface Libp2pLinkOptions {
   readonly key: HostKey;
@@ -78,7 +82,7 @@ class Libp2pLink implements Link {
         opened: (connection) => this.#opened(connection),
         closed: (connection) => this.#closed(connection),
         incoming: (channel, stream, connection) => this.#incoming(channel, stream, connection),
-        refuses: (peer) => this.#refuses(peer),
+        refuses: (peer, address) => this.#refuses(peer, address),
         trusts: (peer) => this.#hooks.trusts(peer as HostId),
         violated: (connection, error) => this.#violated(connection.remotePeer.toString() as HostId, addressOf(connection), error),
       });
@@ -130,6 +134,8 @@ class Libp2pLink implements Link {
       if (!changed) continue;
       peer.addresses = [...addresses];
       peer.failures = 0;
+      // A host that moved may have left a dead connection behind: the new address is dialled once that is known.
+      for (const connection of peer.connections) if (this.#clock.monotonic() - connection.heardAt >= FRESH_MS) connection.probe(true);
       this.#dialer.keep(peer);
     }
     for (const peer of this.#peers.values()) {
@@ -157,7 +163,7 @@ class Libp2pLink implements Link {
 
   #opened(connection: Connection): void {
     const id = orRefuse(() => parseHostId(connection.remotePeer.toString()));
-    if (id === undefined || this.#events === undefined || this.#refuses(id)) {
+    if (id === undefined || this.#events === undefined || this.#refuses(id, addressOf(connection))) {
       connection.abort(new Error('refused'));
       return;
     }
@@ -217,13 +223,13 @@ class Libp2pLink implements Link {
     if (isTold) this.#events?.onTrouble(id, 'protocol_violation', address);
   }
 
-  #refuses(id: string): boolean {
+  #refuses(id: string, address: string): boolean {
     const peer = this.#peers.get(id as HostId);
     if (this.#violations.banLeftMs(id as HostId) > 0 || (peer?.connections.length ?? 0) >= CONNECTIONS_PER_PEER) return true;
     if (peer?.learned === true) return false;
-    return (
-      [...this.#connections.values()].filter((connection) => this.#peers.get(connection.peer)?.learned !== true).length >= MAX_STRANGERS
-    );
+    const strangers = [...this.#connections.values()].filter((connection) => this.#peers.get(connection.peer)?.learned !== true);
+    const neighbours = strangers.filter((connection) => networkOf(connection.address) === networkOf(address));
+    return strangers.length >= MAX_STRANGERS || neighbours.length >= MAX_STRANGERS_PER_ADDRESS;
   }
 
   #connected(id: HostId): PeerConnection | undefined {
@@ -291,6 +297,21 @@ class Libp2pLink implements Link {
       .delete(connection.remotePeer)
       .catch((error: unknown) => this.#log.debug('link.unstore_failed', { error: String(error) }));
   }
+}
+
+/** Whose address it is: an IPv4 address, or the 64 bits of an IPv6 address that a network gives to one line. */
+export function networkOf(address: string): string {
+  const [, kind, host = ''] = address.split('/');
+  if (kind !== 'ip6') return host;
+  if (host.toLowerCase().startsWith('::ffff:') && host.includes('.')) return host.slice(7);
+  const [head = '', tail] = host.split('::');
+  const groups = head === '' ? [] : head.split(':');
+  const behind = tail === undefined || tail === '' ? 0 : tail.split(':').length;
+  const filled = tail === undefined ? groups : [...groups, ...Array.from({ length: Math.max(0, 8 - groups.length - behind) }, () => '0')];
+  return filled
+    .slice(0, 4)
+    .map((group) => Number.parseInt(group, 16).toString(16))
+    .join(':');
 }
 
 function orRefuse<T>(parse: () => T): T | undefined {

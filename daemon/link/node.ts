@@ -37,7 +37,7 @@ export interface NodeHooks extends MeterHooks {
   closed(connection: Connection): void;
   incoming(channel: Channel, stream: Stream, connection: Connection): void;
   /** Whether a peer that just proved its key is turned away before it gets a connection. */
-  refuses(peer: string): boolean;
+  refuses(peer: string, address: string): boolean;
 }
 
 /** Starts the node; AxError `unavailable` naming the addresses that cannot be listened on. */
@@ -91,7 +91,7 @@ async function createNode(key: HostKey, listen: readonly string[], meters: Meter
       connectionGater: {
         denyInboundEncryptedConnection: (peer, below) => {
           bounded(below);
-          return hooks.refuses(peer.toString());
+          return hooks.refuses(peer.toString(), below.remoteAddr.toString());
         },
         denyOutboundEncryptedConnection: (_peer, below) => {
           bounded(below);

@@ -22,15 +22,15 @@ export interface Foreign {
   readonly node: Libp2p;
   readonly id: HostId;
   /** Opens a stream to a host; the stream is raw. */
-  open(host: LinkHost, protocol?: string): Promise<Stream>;
+  open(host: LinkHost, protocol?: string, port?: number): Promise<Stream>;
   /** A connection to a host, through `port` when given. */
   dial(host: LinkHost, port?: number): Promise<Connection>;
 }
 
-/** A bare node; `serve` is what it does with streams of each protocol it speaks. */
-export async function foreign(serve: Record<string, (stream: Stream) => void> = {}): Promise<Foreign> {
+/** A bare node; `serve` is what it does with streams of each protocol it speaks. With a `seed` it is the host of that key. */
+export async function foreign(serve: Record<string, (stream: Stream) => void> = {}, seed: Uint8Array = randomBytes(32)): Promise<Foreign> {
   const node = await createLibp2p({
-    privateKey: await generateKeyPairFromSeed('Ed25519', randomBytes(32)),
+    privateKey: await generateKeyPairFromSeed('Ed25519', seed),
     addresses: { listen: ['/ip4/127.0.0.1/tcp/0'] },
     transports: [tcp()],
     connectionEncrypters: [noise()],
@@ -40,7 +40,8 @@ export async function foreign(serve: Record<string, (stream: Stream) => void> = 
   for (const [protocol, handler] of Object.entries(serve)) await node.handle(protocol, handler);
   const dial = (host: LinkHost, port = portOf(host)): Promise<Connection> =>
     node.dial(multiaddr(`/ip4/127.0.0.1/tcp/${port}/p2p/${host.id}`));
-  const open = async (host: LinkHost, protocol = PROTOCOLS.wire): Promise<Stream> => (await dial(host)).newStream(protocol);
+  const open = async (host: LinkHost, protocol = PROTOCOLS.wire, port?: number): Promise<Stream> =>
+    (await dial(host, port)).newStream(protocol);
   return { node, id: parseHostId(node.peerId.toString()), open, dial };
 }
 
@@ -82,10 +83,11 @@ export class Proxy {
   readonly sockets = new Set<Socket>();
   readonly #server: Server;
 
-  constructor(port: number) {
+  /** `from`: the address it speaks from. */
+  constructor(port: number, from?: string) {
     this.#server = createServer({ noDelay: true }, (client) => {
       this.accepted += 1;
-      const upstream = connect({ port, host: '127.0.0.1', noDelay: true });
+      const upstream = connect({ port, host: '127.0.0.1', noDelay: true, ...(from === undefined ? {} : { localAddress: from }) });
       for (const [from, to] of [
         [client, upstream],
         [upstream, client],

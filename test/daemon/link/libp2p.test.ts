@@ -9,7 +9,7 @@ import { connect, createServer } from 'node:net';
 import type { AddressInfo } from 'node:net';
 import { test } from 'node:test';
 import { PROTOCOLS } from '../../../daemon/link/connection.ts';
-import { createLibp2pLink } from '../../../daemon/link/libp2p.ts';
+import { createLibp2pLink, networkOf } from '../../../daemon/link/libp2p.ts';
 import { silentLog } from '../../../daemon/log.ts';
 import type { AxError } from '../../../protocol/errors.ts';
 import { hostKeyFromSeed } from '../../../protocol/identity.ts';
@@ -88,6 +88,41 @@ rule('a connection that dies while idle is noticed by both sides and dialled aga
   for (let step = 0; step < 120 && !(isUp(a, b) && isUp(b, a)); step++) await bed.pass(1000);
   await until(() => isUp(a, b) && isUp(b, a), 'the new connection');
   assert.equal(textOf(await a.link.request(b.id, 'wire', bytesOf('back'), never())), 'back');
+});
+
+/** A connection from `b` to `a` through a proxy that has just gone silent. */
+async function silenced(bed: RealBed, cleanUp: (run: () => unknown) => void): Promise<[LinkHost, LinkHost]> {
+  const [a, b] = [await bed.host(), await bed.host()];
+  const [proxy, address] = await proxied(a, cleanUp);
+  introduce(b, a, []);
+  introduce(a, b, [address]);
+  await until(() => isUp(a, b) && isUp(b, a), 'the connection');
+  await bed.pass(2000);
+  proxy.silent = true;
+  return [a, b];
+}
+
+rule('a request that nothing answers makes the link find out whether the connection lives', async (bed, cleanUp) => {
+  const [a, b] = await silenced(bed, cleanUp);
+  const gaveUp = new AbortController();
+  const refused = assert.rejects(b.link.request(a.id, 'wire', bytesOf('lost'), gaveUp.signal), refusal('timeout'));
+  await bed.pass(1000);
+  gaveUp.abort();
+  await refused;
+  assert.equal(b.peers.at(-1)?.up, true);
+  await bed.pass(16_000); // far less than an idle connection may be silent
+  assert.equal(b.peers.at(-1)?.up, false);
+});
+
+rule('a new address of a host whose connection is dead is dialled as soon as that is known', async (bed, cleanUp) => {
+  const [a, b] = await silenced(bed, cleanUp);
+  introduce(a, b);
+  for (let seconds = 0; seconds < 20 && b.peers.length < 3; seconds++) await bed.pass(1000);
+  assert.deepEqual(
+    b.peers.map(({ up }) => up),
+    [true, false, true],
+  );
+  assert.equal(textOf(await b.link.request(a.id, 'wire', bytesOf('back'), never())), 'back');
 });
 
 rule('a receiver that never answers stops a polite sender at its bound, and serves the rest afterwards', async (bed) => {
@@ -173,18 +208,40 @@ rule('twenty hosts that dial at once are all served', async (bed) => {
   );
 });
 
-rule('sixteen strangers at once and no more; named peers still get in', async (bed, cleanUp) => {
+rule('eight strangers of one address and sixteen in all, and no more; named peers still get in from any', async (bed, cleanUp) => {
   const b = await bed.host();
-  const strangers = await Promise.all(Array.from({ length: 18 }, () => foreign()));
-  for (const { node } of strangers) cleanUp(() => node.stop());
-  for (const stranger of strangers) await stranger.open(b, PROTOCOLS.hello).catch(() => undefined);
-  assert.equal(b.link.status().connected.length, 16);
+  const strangersFrom = async (from: string | undefined, count: number): Promise<void> => {
+    const proxy = new Proxy(portOf(b), from);
+    cleanUp(() => proxy.close());
+    const port = Number((await proxy.listen()).split('/').at(-1));
+    const strangers = await Promise.all(Array.from({ length: count }, () => foreign()));
+    for (const { node } of strangers) cleanUp(() => node.stop());
+    for (const stranger of strangers) await stranger.open(b, PROTOCOLS.hello, port).catch(() => undefined);
+  };
+  const connected = (): number => b.link.status().connected.length;
+  await strangersFrom(undefined, 10);
+  assert.equal(connected(), 8);
+  // Only Linux lets a socket speak from any address of 127/8.
+  const others = process.platform === 'linux' ? ['127.0.0.2', '127.0.0.3'] : [];
+  for (const from of others) await strangersFrom(from, 5);
+  assert.equal(connected(), others.length === 0 ? 8 : 16);
   const friend = await bed.host({ dialable: false });
   introduce(friend, b, []);
   introduce(b, friend);
   assert.equal(textOf(await friend.link.request(b.id, 'wire', bytesOf('hi'), never())), 'hi');
   await bed.pass(10_100);
-  await until(() => b.link.status().connected.length === 1, 'the strangers to be cut off');
+  await until(() => connected() === 1, 'the strangers to be cut off');
+});
+
+test('libp2p: a line with its own IPv6 network counts as one address, however it is written', () => {
+  const same = ['/ip6/2001:db8::1/tcp/1', '/ip6/2001:DB8:0:0:ffff::2/tcp/2', '/ip6/2001:0db8:0000:0000:1:2:3:4/tcp/3'];
+  assert.deepEqual(same.map(networkOf), ['2001:db8:0:0', '2001:db8:0:0', '2001:db8:0:0']);
+  assert.notEqual(networkOf('/ip6/2001:db8:0:1::1/tcp/1'), networkOf(same[0]!));
+  assert.deepEqual(['/ip4/192.0.2.1/tcp/1', '/ip6/::ffff:192.0.2.1/tcp/9', '/ip6/::1/tcp/1'].map(networkOf), [
+    '192.0.2.1',
+    '192.0.2.1',
+    '0:0:0:0',
+  ]);
 });
 
 rule('raw garbage and silent connections on the port disturb nobody', async (bed, cleanUp) => {
