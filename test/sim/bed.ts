@@ -6,8 +6,10 @@
  */
 import assert from 'node:assert/strict';
 import type { Actor } from '../../daemon/addressing.ts';
+import type { HarnessKind, Notice } from '../../daemon/harness/harness.ts';
 import type { MessageStatus } from '../../protocol/control.ts';
 import { AxError } from '../../protocol/errors.ts';
+import type { Limits } from '../../protocol/limits.ts';
 import { Checker } from './checker.ts';
 import type { Ask } from './checker.ts';
 import { Fleet, Gone, OWNER } from './fleet.ts';
@@ -23,7 +25,7 @@ export interface Bed {
   readonly checker: Checker;
   readonly a: Host;
   readonly b: Host;
-  send(from: Host, to: Host, key: string, workspace?: string, actor?: Actor, patienceMs?: number): Promise<string>;
+  send(from: Host, to: Host, key: string, workspace?: string, actor?: Actor, patienceMs?: number, harness?: HarnessKind): Promise<string>;
   status(host: Host, id: string): Promise<MessageStatus>;
   /** Fetches as a session; the token of the hand-out. */
   fetch(host: Host, session: SimSession, id: string): Promise<{ token: string; refetch: boolean }>;
@@ -32,15 +34,25 @@ export interface Bed {
   until(host: Host, id: string, state: string): Promise<void>;
 }
 
+export interface BedOptions {
+  readonly grants?: readonly string[] | null;
+  readonly judged?: boolean;
+  readonly codex?: boolean;
+  /** Of these the first two are paired. Default 2. */
+  readonly hosts?: number;
+  /** Every host's, where they are not the default. */
+  readonly limits?: Partial<Limits>;
+  /** What a session that acts does with a notice; by default nothing. */
+  readonly onAct?: (bed: Bed, host: Host, session: SimSession, notice: Notice) => Promise<void>;
+}
+
 /** A world of two hosts, booted and (unless told otherwise) paired; `story` runs in it, then its end is judged. */
-export async function inWorld(
-  seed: number,
-  story: (bed: Bed) => Promise<void>,
-  options: { readonly grants?: readonly string[] | null; readonly judged?: boolean } = {},
-): Promise<void> {
+export async function inWorld(seed: number, story: (bed: Bed) => Promise<void>, options: BedOptions = {}): Promise<void> {
   const world = new World(seed);
   const checker = new Checker(world);
-  const fleet = new Fleet(world, 2, checker, async () => undefined);
+  const act = async (host: Host, session: SimSession, notice: Notice): Promise<void> => options.onAct?.(bed, host, session, notice);
+  const fleet = new Fleet(world, options.hosts ?? 2, checker, act, options.codex === true);
+  for (const host of fleet.hosts) host.limits = { ...host.limits, ...options.limits };
   checker.fleet = fleet;
   const [a, b] = fleet.hosts as [Host, Host];
   for (const host of fleet.hosts) for (const path of ['/alpha', '/beta']) host.folders.set(path, path);
@@ -53,7 +65,7 @@ export async function inWorld(
     a,
     b,
     status,
-    send: async (from, to, key, workspace = '/alpha', actor = OWNER, patienceMs) => {
+    send: async (from, to, key, workspace = '/alpha', actor = OWNER, patienceMs, harness = 'claude') => {
       const ask: Ask = checker.asks.get(key) ?? {
         key,
         from,
@@ -66,7 +78,7 @@ export async function inWorld(
       const sent = await fleet.call(
         from,
         'message.send',
-        { host: from === to ? 'Localhost' : to.name, harness: 'claude', workspace, body: ask.body, request_id: key },
+        { host: from === to ? 'Localhost' : to.name, harness, workspace, body: ask.body, request_id: key },
         actor,
         patienceMs,
       );
@@ -123,8 +135,8 @@ async function pair(bed: Bed, grants?: readonly string[]): Promise<void> {
 }
 
 /** A session of `host` that acts on nothing by itself, set up as the agent of its folder. */
-export async function attached(bed: Bed, host: Host, workspace = '/alpha'): Promise<SimSession> {
-  const session = host.agents.add({ workspace, behaviour: 'drops' });
+export async function attached(bed: Bed, host: Host, workspace = '/alpha', agents = host.agents): Promise<SimSession> {
+  const session = agents.add({ workspace, behaviour: 'drops' });
   await bed.fleet.sleep(100);
   await bed.fleet.call(host, 'agent.setup', { name: workspace.slice(1), workspace }, actorOf(session));
   return session;

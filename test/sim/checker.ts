@@ -4,20 +4,20 @@
  * Owns the rules, each in words; a broken one ends the run. It reads disks, seams and answers and never calls or changes a
  * daemon. Facts come from the workload (what clients asked, got and confirmed) and from the fleet (what crossed a seam).
  */
-import type { Received } from '../../daemon/inbox.ts';
-import { unpack } from '../../daemon/store/rows.ts';
 import type { Notice, Session } from '../../daemon/harness/harness.ts';
 import type { LogFields } from '../../daemon/log.ts';
+import type { Table } from '../../daemon/store/store.ts';
 import type { FetchedMessage } from '../../protocol/control.ts';
 import { sha256 } from '../../protocol/hashtree.ts';
 import type { HostId } from '../../protocol/ids.ts';
-import { NOTICE_BURST, NOTICE_RESEND_MS, NOTICE_SPACING_MS } from '../../protocol/limits.ts';
 import { readCancel, readReceipt } from '../../protocol/receipt.ts';
-import { RECEIVER_STATES, receiverMay, SENDER_STATES, senderMay } from '../../protocol/states.ts';
+import { RECEIVER_STATES, receiverMay, SENDER_ENDS, SENDER_STATES, senderMay } from '../../protocol/states.ts';
 import { readAnswer, receiptOf } from '../../protocol/wire.ts';
 import type { WireRequest } from '../../protocol/wire.ts';
 import { Disk } from './disk.ts';
 import type { Fleet, Host, Watcher } from './fleet.ts';
+import { NoticeRules } from './notice-rules.ts';
+import { RowRules } from './row-rules.ts';
 import type { StoreImage } from './store.ts';
 import type { World } from './world.ts';
 
@@ -29,6 +29,9 @@ export interface Ask {
   readonly body: Uint8Array;
   /** Canonical. */
   readonly workspace: string;
+  /** As asked for; left out: the defaults. */
+  readonly deadlineMs?: number | undefined;
+  readonly retentionMs?: number | undefined;
   /** Set when an answer was received. */
   id: string | undefined;
 }
@@ -41,13 +44,10 @@ interface Reading {
   readonly confirming: Set<string>;
 }
 
-/** An attempt is counted from its durable row; the write to the session follows within a flush or two, ms. */
-const FLUSH_MS = 150;
 const senderReach = closure(SENDER_STATES, senderMay);
+/** Without the step that only an owner's retry takes. */
+const aloneReach = closure(SENDER_STATES, (from, to) => senderMay(from, to) && !(SENDER_ENDS.has(from) && to === 'queued'));
 const receiverReach = closure(RECEIVER_STATES, receiverMay);
-const NOTICE_TEXT =
-  /^ax on this host: (a message waits|\d+ messages wait) for this workspace(, unread)?( \([0-9a-z]{26}\))?( \(reminder \d+\))?[;.] [A-Za-z ,.]+:\nax (agent setup --name [A-Za-z0-9._-]+|messages fetch [0-9a-z]{26}) --workspace \/[a-z/]+$/;
-
 export class Checker implements Watcher {
   readonly #world: World;
   readonly asks = new Map<string, Ask>();
@@ -58,15 +58,18 @@ export class Checker implements Watcher {
   readonly #accepted = new Set<string>();
   readonly #lastStates = new Map<string, string>();
   readonly #shown = new Map<string, { readonly state: string; readonly epoch: string }>();
-  readonly #notices = new Map<string, { at: number; touched: boolean; failed: boolean }>();
-  /** Commands of a session that are under way. */
-  readonly #asking = new Map<string, number>();
-  readonly #budgets = new Map<string, number>();
+  /** What is said to sessions, and what becomes of it. */
+  readonly notices: NoticeRules;
+  readonly rows: RowRules;
+  /** Messages that their owner has had tried again: those alone leave a refusal or an expiry for the queue. */
+  readonly #retried = new Set<string>();
   fleet!: Fleet;
   onMoment: (host: Host, what: 'deliver arrived' | 'accepted' | 'notice' | 'receipt') => void = () => undefined;
 
   constructor(world: World) {
     this.#world = world;
+    this.notices = new NoticeRules(world, this);
+    this.rows = new RowRules(this);
   }
 
   fail(rule: string, detail = ''): void {
@@ -138,15 +141,29 @@ export class Checker implements Watcher {
     });
   }
 
+  /** A retry is asked for; from here on the message may leave its end. */
+  retrying(id: string): void {
+    this.#retried.add(id);
+  }
+
+  isRetried(id: string): boolean {
+    return this.#retried.has(id);
+  }
+
+  /** A retry was answered. */
+  retried(host: Host, id: string): void {
+    this.#promise(host, `a retry of ${id} was answered, so it is durable`, (disk) =>
+      disk.events().some((event) => event.messageId === id && event.type === 'message.retried'),
+    );
+  }
+
   /** A session asks by itself: from some moment between this and `touched` on it knows what waits. */
   touching(sessionId: string): void {
-    this.#asking.set(sessionId, (this.#asking.get(sessionId) ?? 0) + 1);
-    const notice = this.#notices.get(sessionId);
-    if (notice !== undefined) notice.touched = true;
+    this.notices.touching(sessionId);
   }
 
   touched(sessionId: string): void {
-    this.#asking.set(sessionId, (this.#asking.get(sessionId) ?? 1) - 1);
+    this.notices.touched(sessionId);
   }
 
   /** A state was shown to somebody. */
@@ -157,14 +174,19 @@ export class Checker implements Watcher {
     const key = `${host.name} ${side} ${id} ${side === 'receiver' ? from : ''}`;
     const epoch = `${life.number}.${life.rollbacks}`;
     const before = this.#shown.get(key);
-    if (before?.epoch === epoch && !this.#reachable(side, before.state, state))
+    if (before?.epoch === epoch && !this.#reachable(side, id, before.state, state))
       this.fail('states only move along their table', `${key}: shown ${before.state}, then ${state}`);
     this.#shown.set(key, { state, epoch });
   }
 
   // --- what crossed a seam ---------------------------------------------------------------------------------------------------
 
-  arrived(host: Host, _peer: HostId, request: WireRequest): void {
+  applied(host: Host, table: Table, key: string, before: Uint8Array | undefined, after: Uint8Array | undefined): void {
+    this.rows.applied(host, table, key, before, after);
+  }
+
+  arrived(host: Host, peer: HostId, request: WireRequest): void {
+    this.rows.arrived(host, peer, request);
     if (request.type === 'deliver') this.onMoment(host, 'deliver arrived');
   }
 
@@ -172,7 +194,10 @@ export class Checker implements Watcher {
     const answer = readAnswer(bytes);
     this.#world.note(`${host.name} answers ${this.fleet.host(peer).name}'s ${request.type}: ${answer.ok ? 'ok' : answer.refusal.code}`);
     if (request.type !== 'deliver' && request.type !== 'cancel' && request.type !== 'receipt') return;
-    if (!answer.ok) return this.fleet.count(`${request.type} answered ${answer.refusal.code}`);
+    if (!answer.ok) {
+      this.rows.refused(host, peer, request, answer.refusal.code);
+      return this.fleet.count(`${request.type} answered ${answer.refusal.code}`);
+    }
     if (request.type === 'receipt') {
       const receipt = readReceipt(peer, host.id, request.receipt);
       if (receipt.outcome !== 'fetched') return;
@@ -208,6 +233,7 @@ export class Checker implements Watcher {
   }
 
   leaving(host: Host, peer: HostId, request: WireRequest): void {
+    this.rows.leaving(host, request);
     if (request.type === 'receipt') {
       const receipt = readReceipt(host.id, peer, request.receipt);
       const row = this.disk(host).received(peer, receipt.id);
@@ -240,46 +266,22 @@ export class Checker implements Watcher {
   }
 
   notifying(host: Host, session: Session, notice: Notice): void {
-    this.fleet.count('notify');
-    const { life } = host;
-    if (life === undefined) return;
-    this.#world.note(
-      `${host.name} notice to ${session.sessionId.slice(0, 8)} in ${session.workspace}: ${notice.text.slice(notice.text.indexOf('\n') + 1)}`,
-    );
-    if (!NOTICE_TEXT.test(notice.text)) this.fail('no byte of a notice is chosen by a sender', JSON.stringify(notice.text));
-    const disk = this.disk(host);
-    const rows = life.store.range('inbox').map((entry) => unpack<Received>(entry.value));
-    const cause = rows.some(
-      (row) =>
-        row.workspace === session.workspace &&
-        row.storedAs === 'message' &&
-        (row.sender === host.id || disk.peer(row.sender)?.grants.includes('notify') === true),
-    );
-    if (!cause) this.fail('an identity without notify causes no notice', `${host.name} ${session.workspace}`);
-    if (disk.row('notices', `a/${notice.id}`) === undefined) this.fail('an attempt is durable before it is made');
-    const last = this.#notices.get(session.sessionId);
-    const gap = this.#world.time - (last?.at ?? -Infinity);
-    if (gap < NOTICE_SPACING_MS) this.fail('two notices to a session are 2 s apart', `${Math.round(gap)} ms`);
-    if (last !== undefined && !last.touched && !last.failed && gap < NOTICE_RESEND_MS - FLUSH_MS)
-      this.fail('one notice is outstanding per session', `again after ${Math.round(gap)} ms`);
-    this.#notices.set(session.sessionId, { at: this.#world.time, touched: (this.#asking.get(session.sessionId) ?? 0) > 0, failed: false });
-    const place = `${host.name} ${session.workspace}`;
-    const spent = (this.#budgets.get(place) ?? 0) + 1;
-    this.#budgets.set(place, spent);
-    if (spent > this.fleet.hosts.length * (NOTICE_BURST + this.#world.time / 120_000 + 1)) this.fail('notices keep to their budget', place);
-    this.onMoment(host, 'notice');
+    this.notices.notifying(host, session, notice);
+    if (host.life !== undefined) this.onMoment(host, 'notice');
   }
 
-  notified(host: Host, session: Session, outcome: string): void {
-    this.#world.note(`${host.name} notice to ${session.sessionId.slice(0, 8)}: ${outcome}`);
-    const last = this.#notices.get(session.sessionId);
-    if (outcome === 'failed' && last !== undefined) last.failed = true;
+  notified(host: Host, session: Session, notice: Notice, outcome: string): void {
+    this.notices.notified(host, session, notice, outcome);
+  }
+
+  heard(host: Host, notice: string, outcome: string): void {
+    this.notices.heard(host, notice, outcome);
   }
 
   /** An error in the log is a broken assertion, unless the disk was full. */
   logged(host: Host, event: string, fields: LogFields | undefined): void {
     const reason = String(fields?.['reason'] ?? '');
-    if (reason.startsWith('the flush of') || reason.includes('store is closed') || reason.includes('bytes are free')) return;
+    if (/(^|: )the flush of/.test(reason) || reason.includes('store is closed') || reason.includes('bytes are free')) return;
     this.fail('the core asserts nothing false', `${host.name} ${event}: ${reason}`);
   }
 
@@ -294,6 +296,7 @@ export class Checker implements Watcher {
   sample(): void {
     const disks = new Map(this.fleet.hosts.map((host) => [host, this.disk(host)]));
     for (const [host, disk] of disks) {
+      this.notices.known(host, disk);
       const names = new Set<string>();
       for (const row of disk.allReceived()) {
         const name = `${row.sender}/${row.id}`;
@@ -347,7 +350,7 @@ export class Checker implements Watcher {
   #moved(host: Host, side: 'sender' | 'receiver', name: string, state: string): void {
     const key = `${host.name} ${side} ${name}`;
     const before = this.#lastStates.get(key);
-    if (before !== undefined && !this.#reachable(side, before, state))
+    if (before !== undefined && !this.#reachable(side, name, before, state))
       this.fail('durable states only move along their table', `${key}: ${before}, then ${state}`);
     if (before !== state) {
       this.fleet.count(`${side} ${state}`);
@@ -362,8 +365,9 @@ export class Checker implements Watcher {
     this.#lastStates.set(key, outcome);
   }
 
-  #reachable(side: 'sender' | 'receiver', from: string, to: string): boolean {
-    return from === to || ((side === 'sender' ? senderReach : receiverReach).get(from)?.has(to) ?? false);
+  #reachable(side: 'sender' | 'receiver', id: string, from: string, to: string): boolean {
+    const reach = side === 'receiver' ? receiverReach : this.#retried.has(id) ? senderReach : aloneReach;
+    return from === to || (reach.get(from)?.has(to) ?? false);
   }
 
   #reading(host: Host, id: string): Reading {

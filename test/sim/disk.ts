@@ -4,8 +4,9 @@
  * Owns the way from an id to its row in a flushed image; decides nothing. Rows are decoded only when they are looked at.
  */
 import type { Event } from '../../daemon/events.ts';
-import type { Received } from '../../daemon/inbox.ts';
-import type { Sent } from '../../daemon/outbox.ts';
+import type { Received } from '../../daemon/received-row.ts';
+import type { Attempt } from '../../daemon/notices.ts';
+import type { Sent } from '../../daemon/sent-row.ts';
 import type { Peer } from '../../daemon/peers.ts';
 import { seqKey, unpack } from '../../daemon/store/rows.ts';
 import type { Table } from '../../daemon/store/store.ts';
@@ -42,6 +43,11 @@ export class Disk {
 
   allReceived(): Received[] {
     return this.#all<Received>('inbox');
+  }
+
+  attempts(): Attempt[] {
+    const entries = this.#image?.get('notices')?.range({ start: 'a/', end: 'a/~' }) ?? [];
+    return entries.map((entry) => unpack<Attempt>(entry.value));
   }
 
   events(): Event[] {

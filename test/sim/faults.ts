@@ -1,9 +1,11 @@
 /**
  * What goes wrong in one simulated world: how often, where and when, all chosen by the seed.
  *
- * Owns loss, copies, delay, partitions, resets, crashes (at any time, and on purpose at the moments where they hurt), full
- * disks and steps of the wall clock; and `heal`, which ends all of it. Knows nothing of what is right.
+ * Owns loss, copies, delay, partitions, resets, crashes (at any time, and on purpose at the moments where they hurt), full and failing
+ * disks, clocks that are ahead, behind or set, machines that sleep and builds of another protocol; and `heal`, which ends all of it.
+ * Knows nothing of what is right.
  */
+import { PEER_PROTOCOL } from '../../protocol/version.ts';
 import type { Fleet, Host } from './fleet.ts';
 import type { World } from './world.ts';
 
@@ -15,12 +17,15 @@ const READING: readonly Moment[] = ['handed out', 'confirm', 'receipt'];
 
 interface Profile {
   readonly name: string;
-  /** Mean virtual ms between crashes, partitions, resets, full disks and clock steps; 0: never. */
+  /** Mean virtual ms between crashes, partitions, resets, full or failing disks and clock steps; 0: never. */
   readonly crash: number;
   readonly split: number;
   readonly reset: number;
   readonly full: number;
   readonly step: number;
+  /** The same between sleeps of a machine, and other builds of ax on one. */
+  readonly sleep: number;
+  readonly build: number;
   /** Probability of a crash at a named moment. */
   readonly moment: number;
   readonly lose: number;
@@ -28,26 +33,47 @@ interface Profile {
   readonly slow: readonly number[];
 }
 
+const NONE: Omit<Profile, 'name'> = {
+  crash: 0,
+  split: 0,
+  reset: 0,
+  full: 0,
+  step: 0,
+  sleep: 0,
+  build: 0,
+  moment: 0,
+  lose: 0,
+  duplicate: 0,
+  slow: [20],
+};
+/** Everything at once. */
+const MIXED: Omit<Profile, 'name'> = {
+  crash: 45_000,
+  split: 45_000,
+  reset: 45_000,
+  full: 60_000,
+  step: 60_000,
+  sleep: 60_000,
+  build: 90_000,
+  moment: 0.04,
+  lose: 0.1,
+  duplicate: 0.25,
+  slow: [20, 400, 8000],
+};
+
 const PROFILES: readonly Profile[] = [
-  { name: 'calm', crash: 0, split: 0, reset: 0, full: 0, step: 0, moment: 0, lose: 0, duplicate: 0, slow: [20] },
-  { name: 'lossy', crash: 0, split: 0, reset: 30_000, full: 0, step: 60_000, moment: 0, lose: 0.15, duplicate: 0.2, slow: [20, 400, 4000] },
-  { name: 'crashy', crash: 30_000, split: 0, reset: 0, full: 0, step: 0, moment: 0.06, lose: 0.03, duplicate: 0.25, slow: [20, 60] },
-  { name: 'split', crash: 0, split: 25_000, reset: 25_000, full: 0, step: 0, moment: 0, lose: 0.05, duplicate: 0.1, slow: [20, 1500] },
-  { name: 'full', crash: 90_000, split: 0, reset: 0, full: 20_000, step: 0, moment: 0.02, lose: 0.05, duplicate: 0.15, slow: [20] },
-  { name: 'slow', crash: 0, split: 0, reset: 40_000, full: 0, step: 30_000, moment: 0, lose: 0.05, duplicate: 0.3, slow: [8000, 25_000] },
-  {
-    name: 'mixed',
-    crash: 45_000,
-    split: 45_000,
-    reset: 45_000,
-    full: 60_000,
-    step: 60_000,
-    moment: 0.04,
-    lose: 0.1,
-    duplicate: 0.25,
-    slow: [20, 400, 8000],
-  },
+  { ...NONE, name: 'calm' },
+  { ...NONE, name: 'lossy', reset: 30_000, step: 60_000, lose: 0.15, duplicate: 0.2, slow: [20, 400, 4000] },
+  { ...NONE, name: 'crashy', crash: 30_000, moment: 0.06, lose: 0.03, duplicate: 0.25, slow: [20, 60] },
+  { ...NONE, name: 'split', split: 25_000, reset: 25_000, lose: 0.05, duplicate: 0.1, slow: [20, 1500] },
+  { ...NONE, name: 'full', crash: 90_000, full: 20_000, moment: 0.02, lose: 0.05, duplicate: 0.15 },
+  { ...NONE, name: 'slow', reset: 40_000, step: 30_000, lose: 0.05, duplicate: 0.3, slow: [8000, 25_000] },
+  { ...NONE, name: 'sleepy', sleep: 20_000, step: 40_000, crash: 120_000, lose: 0.03, duplicate: 0.1, slow: [20, 400] },
+  { ...NONE, name: 'builds', build: 30_000, reset: 60_000, lose: 0.03, duplicate: 0.1, slow: [20, 400] },
+  { ...MIXED, name: 'mixed' },
 ];
+
+const HOUR_MS = 3_600_000;
 
 export class Faults {
   readonly profile: Profile;
@@ -75,6 +101,10 @@ export class Faults {
     this.#every(profile.reset, () => this.#reset());
     this.#every(profile.full, () => this.#fill());
     this.#every(profile.step, () => this.#step());
+    this.#every(profile.sleep, () => this.#sleep());
+    this.#every(profile.build, () => this.#otherBuild());
+    // Clocks that are ahead or behind from the start: nothing that any two hosts say of the time needs to agree.
+    if (profile.step > 0) for (const { machine } of this.#fleet.hosts) machine.skewMs = this.#world.between(-48, 48) * HOUR_MS;
   }
 
   /** The host is at a moment where a crash hurts: perhaps it comes, within what a flush or an answer takes. */
@@ -93,6 +123,8 @@ export class Faults {
     network.healAll();
     for (const host of hosts) {
       this.#space(host);
+      host.machine.wake();
+      if (host.machine.protocol !== PEER_PROTOCOL || host.life?.store.isBroken === true) await this.#install(host, PEER_PROTOCOL);
       for (;;) {
         if (host.life?.started === true) break;
         if (host.life === undefined) await this.#fleet.boot(host);
@@ -153,27 +185,75 @@ export class Faults {
     this.#fleet.network.reset(a.id, b.id);
   }
 
-  /** The disk fills up: either flushes fail, or ax sees the little room in time. */
+  /** The disk fills up, or fails: flushes fail, or ax sees the little room in time. A store whose disk failed needs a new start. */
   #fill(): void {
     const host = this.#world.pick(this.#fleet.hosts);
-    if (this.#world.chance(0.3)) host.freeBytes = 1024;
+    const { machine } = host;
+    const drawn = this.#world.random();
+    if (drawn < 0.3) machine.freeBytes = 1024;
     else {
-      host.storeFailure = 'store_full';
-      host.life?.store.failing('store_full');
+      machine.storeFailure = drawn < 0.8 ? 'store_full' : 'internal';
+      host.life?.store.failing(machine.storeFailure);
     }
-    this.#world.note(`${host.name} disk full`);
-    this.#world.after(this.#world.between(20, 12_000), () => this.#space(host));
+    this.#world.note(`${host.name} disk ${drawn < 0.8 ? 'full' : 'fails'}`);
+    this.#world.after(this.#world.between(20, 12_000), () => {
+      this.#space(host);
+      if (host.life?.store.isBroken === true) this.#crash(host, this.#world.between(0, 5000));
+    });
   }
 
   #space(host: Host): void {
-    host.freeBytes = 2 ** 40;
-    host.storeFailure = undefined;
+    host.machine.freeBytes = 2 ** 40;
+    host.machine.storeFailure = undefined;
     host.life?.store.failing(undefined);
   }
 
   #step(): void {
-    const host = this.#world.pick(this.#fleet.hosts);
-    host.skewMs = this.#world.between(-400, 400) * 24 * 3_600_000;
+    const { machine } = this.#world.pick(this.#fleet.hosts);
+    machine.skewMs = this.#world.between(-400, 400) * 24 * HOUR_MS;
     this.#fleet.count('wall clock step');
+  }
+
+  /** A lid is closed, or a daemon stopped by a signal; its peers may notice, and drop the connection. */
+  #sleep(): void {
+    const host = this.#world.pick(this.#fleet.hosts);
+    if (host.machine.isAsleep || host.life === undefined) return;
+    const kind = this.#world.chance(0.6) ? 'suspended' : 'stopped';
+    const ms = this.#world.chance(0.7) ? this.#world.between(200, 40_000) : this.#world.between(40_000, 400_000);
+    this.#fleet.count(`machine ${kind}`);
+    this.#world.note(`${host.name} ${kind} for ${ms} ms`);
+    host.machine.sleep(kind);
+    if (this.#world.chance(0.5))
+      this.#world.after(ms / 2, () => {
+        for (const other of this.#fleet.hosts) if (other !== host) this.#fleet.network.reset(host.id, other.id);
+      });
+    this.#world.after(ms, () => {
+      if (!host.machine.isAsleep) return;
+      this.#world.note(`${host.name} wakes`);
+      host.machine.wake();
+    });
+  }
+
+  /** Another build of ax for a while: newer or older, with no peer protocol in common; then this one again. */
+  #otherBuild(): void {
+    const host = this.#world.pick(this.#fleet.hosts);
+    if (host.machine.protocol !== PEER_PROTOCOL || host.life?.started !== true || host.machine.isAsleep) return;
+    const by = this.#world.chance(0.6) ? 1 : -1;
+    this.#fleet.count(by > 0 ? 'newer build' : 'older build');
+    const put = (range: typeof PEER_PROTOCOL | { min: number; max: number }): void =>
+      void this.#install(host, range).catch((error: unknown) => void this.#world.faults.push(error));
+    put({ min: PEER_PROTOCOL.min + by, max: PEER_PROTOCOL.max + by });
+    this.#world.after(this.#world.between(3000, 60_000), () => {
+      if (this.#active && host.life?.started === true) put(PEER_PROTOCOL);
+    });
+  }
+
+  /** Stops the daemon, installs a build and starts it. */
+  async #install(host: Host, protocol: Host['machine']['protocol']): Promise<void> {
+    this.#world.note(`${host.name} installs a build of protocol ${protocol.min}-${protocol.max}`);
+    await this.#fleet.stop(host);
+    if (host.life !== undefined) this.#fleet.crash(host);
+    host.machine.protocol = protocol;
+    if (!(await this.#fleet.boot(host)) && this.#active) this.#revive(host);
   }
 }

@@ -6,24 +6,30 @@
  * Invariant: after a crash nothing of that life is heard of again.
  */
 import type { Actor } from '../../daemon/addressing.ts';
-import type { Clock } from '../../daemon/clock/clock.ts';
+import type { Box } from '../../daemon/box/box.ts';
 import { createDaemon } from '../../daemon/daemon.ts';
 import type { Daemon } from '../../daemon/daemon.ts';
-import type { Harness, Notice, Session } from '../../daemon/harness/harness.ts';
-import type { Link } from '../../daemon/link/link.ts';
-import type { Log, LogFields } from '../../daemon/log.ts';
-import type { Store } from '../../daemon/store/store.ts';
+import type { Notice, Session } from '../../daemon/harness/harness.ts';
+import type { LogFields } from '../../daemon/log.ts';
+import type { Table } from '../../daemon/store/store.ts';
 import { AxError } from '../../protocol/errors.ts';
 import { hostKeyFromSeed } from '../../protocol/identity.ts';
 import type { HostKey } from '../../protocol/identity.ts';
 import type { HostId } from '../../protocol/ids.ts';
-import { readRequest } from '../../protocol/wire.ts';
+import { DEFAULT_LIMITS } from '../../protocol/limits.ts';
+import type { Limits } from '../../protocol/limits.ts';
 import type { WireRequest } from '../../protocol/wire.ts';
+import { SimCodexHarness } from './codex.ts';
+import { Disk } from './disk.ts';
 import { SimAgents, SimHarness } from './harness.ts';
 import type { SimSession } from './harness.ts';
+import { Machine } from './machine.ts';
 import { SimNetwork } from './network.ts';
+import type { Times } from './rights.ts';
 import { SimStore } from './store.ts';
 import type { StoreImage } from './store.ts';
+import { isDiskError, watchedHarness, watchedLink, watchedLog, watchedStore } from './watched.ts';
+import type { Watch } from './watched.ts';
 import type { World } from './world.ts';
 
 /** One run of a host's daemon. */
@@ -33,6 +39,9 @@ export interface Life {
   readonly store: SimStore;
   /** Rises when a failed flush takes back what reads have shown. */
   rollbacks: number;
+  /** Running time of all earlier lives as the disk told it, and the machine's monotonic time at the boot, ms. */
+  readonly base: number;
+  readonly born: number;
   alive: boolean;
   started: boolean;
   readonly onEnd: Set<() => void>;
@@ -43,19 +52,26 @@ export interface Host {
   readonly name: string;
   readonly key: HostKey;
   readonly id: HostId;
+  /** Sessions of Claude Code, and threads of Codex. */
   readonly agents: SimAgents;
+  readonly threads: SimAgents;
   /** A path as typed, and the one it is. */
   readonly folders: Map<string, string>;
-  skewMs: number;
-  freeBytes: number;
-  /** While set, every new store of this host fails with it. */
-  storeFailure: 'store_full' | undefined;
+  /** Set: this host has a channel for sandboxed sessions. */
+  box: Box | undefined;
+  readonly machine: Machine;
+  /** What its owner's config.json says; counts from the next boot on. */
+  limits: Limits;
   lives: number;
+  /** How long its earlier lives have run, ms. */
+  ranBefore: number;
   life: Life | undefined;
   image: StoreImage | undefined;
 }
 
 export interface Watcher {
+  /** A transaction changes a row. It is not durable yet, and may be undone. */
+  applied(host: Host, table: Table, key: string, before: Uint8Array | undefined, after: Uint8Array | undefined): void;
   /** A request has arrived and is about to be handled. */
   arrived(host: Host, peer: HostId, request: WireRequest): void;
   /** An answer is about to leave. */
@@ -63,7 +79,9 @@ export interface Watcher {
   /** A request is about to leave. */
   leaving(host: Host, peer: HostId, request: WireRequest): void;
   notifying(host: Host, session: Session, notice: Notice): void;
-  notified(host: Host, session: Session, outcome: string): void;
+  notified(host: Host, session: Session, notice: Notice, outcome: string): void;
+  /** A later word of the harness about a notice. */
+  heard(host: Host, notice: string, outcome: string): void;
   logged(host: Host, event: string, fields: LogFields | undefined): void;
   /** A life ended; `image` is what the disk holds. */
   ended(host: Host, image: StoreImage, crashed: boolean): void;
@@ -73,8 +91,8 @@ export interface Watcher {
 export class Gone extends Error {}
 
 /** A call that is answered by nobody for this long is a fault of its own, virtual ms. */
-const PATIENCE_MS = 120_000;
-const KEYS = [11, 22, 33].map((byte) => hostKeyFromSeed(new Uint8Array(32).fill(byte)));
+const PATIENCE_MS = 600_000;
+const KEYS = [11, 22, 33, 44, 55].map((byte) => hostKeyFromSeed(new Uint8Array(32).fill(byte)));
 export const OWNER: Actor = {
   origin: { harness: null, harness_version: null, session_id: null, workspace: null, integration: 'cli' },
   session: null,
@@ -86,9 +104,18 @@ export class Fleet {
   readonly hosts: readonly Host[];
   readonly counts = new Map<string, number>();
   readonly #watcher: Watcher;
+  readonly #hasCodex: boolean;
 
-  constructor(world: World, size: number, watcher: Watcher, onAct: (host: Host, session: SimSession, notice: Notice) => Promise<void>) {
+  /** `hasCodex`: its daemons reach threads of Codex too. */
+  constructor(
+    world: World,
+    size: number,
+    watcher: Watcher,
+    onAct: (host: Host, session: SimSession, notice: Notice) => Promise<void>,
+    hasCodex = true,
+  ) {
     this.world = world;
+    this.#hasCodex = hasCodex;
     this.network = new SimNetwork(world);
     this.#watcher = watcher;
     this.hosts = KEYS.slice(0, size).map((key, index) => {
@@ -98,11 +125,13 @@ export class Fleet {
         key,
         id: key.hostId,
         agents: new SimAgents(world, (session, notice) => onAct(host, session, notice)),
+        threads: new SimAgents(world, (session, notice) => onAct(host, session, notice), 'codex'),
         folders: new Map(),
-        skewMs: 0,
-        freeBytes: 2 ** 40,
-        storeFailure: undefined,
+        box: undefined,
+        machine: new Machine(world),
+        limits: DEFAULT_LIMITS,
         lives: 0,
+        ranBefore: 0,
         life: undefined,
         image: undefined,
       };
@@ -120,6 +149,17 @@ export class Fleet {
     return host;
   }
 
+  /** How long the daemons of a host have really run, in all lives, ms: what no crash takes back. */
+  ran(host: Host): number {
+    return host.ranBefore + (host.life === undefined ? 0 : host.machine.monotonic() - host.life.born);
+  }
+
+  /** What both clocks of a host say now: the wall's, and the running time that its daemon counts, ms. */
+  times(host: Host): Times {
+    const { life, machine } = host;
+    return { wall: machine.wall(), ran: life === undefined ? 0 : Math.floor(life.base + machine.monotonic() - life.born) };
+  }
+
   sleep(ms: number): Promise<void> {
     return new Promise((resolve) => void this.world.after(ms, resolve));
   }
@@ -133,31 +173,39 @@ export class Fleet {
   async boot(host: Host): Promise<boolean> {
     if (host.life !== undefined) return host.life.started;
     const { world } = this;
+    const { machine } = host;
     const number = ++host.lives;
+    machine.wake();
     const store = new SimStore(world, host.image, `${host.name}.${number}`);
-    if (host.storeFailure !== undefined) store.failing(host.storeFailure);
+    if (machine.storeFailure !== undefined) store.failing(machine.storeFailure);
     const alive = (): boolean => life.alive;
-    const clock: Clock = { ...world.clock(0, alive), now: () => 1_790_000_000_000 + Math.floor(world.time) + host.skewMs };
-    const harness = this.#watchedHarness(host, new SimHarness(host.agents, { alive }), alive);
+    const count = (what: string): void => this.count(what);
+    const watch: Watch = { world, watcher: this.#watcher, host, life: () => life, alive, count };
+    const claude = watchedHarness(watch, new SimHarness(host.agents, { alive }));
+    const codex = watchedHarness(watch, new SimCodexHarness(host.threads, { alive }));
     const seams = {
-      clock,
+      clock: machine.clock(alive),
       random: world.randomness(),
-      store: this.#watchedStore(host, store, () => life),
-      link: this.#watchedLink(host, alive),
-      harnesses: [harness],
+      store: watchedStore(watch, store),
+      link: watchedLink(watch, this.network.link(host.id)),
+      harnesses: this.#hasCodex ? [claude, codex] : [claude],
       files: { canonicalFolder: async (path: string) => host.folders.get(path) },
-      log: this.#log(host, alive),
+      log: watchedLog(watch),
       key: host.key,
+      ...(host.box === undefined ? {} : { box: host.box }),
     };
     const daemon = createDaemon(seams, {
       name: host.name,
       announce: [],
       ax: { program: 'ax' },
       control: '/sim/control.sock',
+      limits: host.limits,
       pid: number,
       onStop: () => undefined,
     });
-    const life: Life = { number, daemon, store, rollbacks: 0, alive: true, started: false, onEnd: new Set() };
+    const base = new Disk(host.image).row<{ ms: number }>('meta', 'running')?.ms ?? 0;
+    const born = machine.monotonic();
+    const life: Life = { number, daemon, store, rollbacks: 0, base, born, alive: true, started: false, onEnd: new Set() };
     host.life = life;
     world.note(`${host.name} boot ${number}`);
     try {
@@ -165,7 +213,7 @@ export class Fleet {
       life.started = true;
       return true;
     } catch (error) {
-      if (!(error instanceof Gone) && !(error instanceof AxError && error.code === 'store_full')) throw error;
+      if (!(error instanceof Gone) && !isDiskError(error)) throw error;
       if (host.life === life) this.crash(host);
       return false;
     }
@@ -175,6 +223,7 @@ export class Fleet {
   crash(host: Host): void {
     const { life } = host;
     if (life === undefined) return;
+    host.ranBefore = this.ran(host);
     life.alive = false;
     host.life = undefined;
     host.image = life.store.crash();
@@ -191,12 +240,17 @@ export class Fleet {
     this.world.note(`${host.name} stop`);
     life.started = false;
     try {
-      await this.#within(life, life.daemon.stop(), 'stop');
+      await this.#within(
+        life,
+        this.#whenAwake(host, () => life.daemon.stop()),
+        'stop',
+      );
     } catch (error) {
       if (error instanceof Gone) return;
-      if (!(error instanceof AxError && error.code === 'store_full')) throw error;
+      if (!isDiskError(error)) throw error;
     }
     if (host.life !== life) return;
+    host.ranBefore = this.ran(host);
     life.alive = false;
     host.life = undefined;
     host.image = life.store.image();
@@ -216,13 +270,14 @@ export class Fleet {
     const { life } = host;
     if (life === undefined || !life.started) throw new Gone('the daemon is down');
     try {
-      const result = await this.#within(life, life.daemon.call(method, params, actor), method, patienceMs);
+      const asked = this.#whenAwake(host, () => life.daemon.call(method, params, actor));
+      const result = await this.#within(life, asked, method, patienceMs);
       this.#said(host, method, params, 'ok', typeof result['message_id'] === 'string' ? result['message_id'] : '');
       return result;
     } catch (error) {
       if (error instanceof AxError) this.#said(host, method, params, error.code, error.message);
       else if (error instanceof Gone) this.#said(host, method, params, 'unanswered', error.message);
-      if (error instanceof AxError && error.code === 'internal')
+      if (error instanceof AxError && error.code === 'internal' && !isDiskError(error))
         throw new Error(`${host.name} ${method} answered internal: ${error.message}`, { cause: error });
       throw error;
     }
@@ -255,86 +310,9 @@ export class Fleet {
     });
   }
 
-  #watchedStore(host: Host, store: SimStore, life: () => Life): Store {
-    return {
-      get: (table, key) => store.get(table, key),
-      range: (table, options) => store.range(table, options),
-      count: (table, options) => store.count(table, options),
-      close: () => store.close(),
-      status: () => ({ ...store.status(), freeBytes: host.freeBytes }),
-      write: (decide) =>
-        store.write(decide).catch((error: unknown) => {
-          if (error instanceof AxError && error.message.startsWith('the flush of')) {
-            life().rollbacks++;
-            this.count('store failure');
-          }
-          throw error;
-        }),
-    };
-  }
-
-  #watchedLink(host: Host, alive: () => boolean): Link {
-    const link = this.network.link(host.id);
-    const watcher = this.#watcher;
-    return {
-      start: (events) =>
-        link.start({
-          onPeer: (peer, up) => events.onPeer(peer, up),
-          onTrouble: (peer, code, address) => events.onTrouble(peer, code, address),
-          onRequest: async (peer, channel, bytes) => {
-            const request = channel === 'wire' ? read(bytes) : undefined;
-            if (request !== undefined) watcher.arrived(host, peer, request);
-            const answer = await events.onRequest(peer, channel, bytes);
-            if (request !== undefined && alive()) watcher.answered(host, peer, request, answer);
-            return answer;
-          },
-        }),
-      stop: () => link.stop(),
-      request: (peer, channel, bytes, signal) => {
-        const request = channel === 'wire' ? read(bytes) : undefined;
-        if (request !== undefined && alive()) watcher.leaving(host, peer, request);
-        return link.request(peer, channel, bytes, signal);
-      },
-      learn: (peers) => link.learn(peers),
-      nudge: (peer) => link.nudge(peer),
-      status: () => link.status(),
-    };
-  }
-
-  #watchedHarness(host: Host, harness: SimHarness, alive: () => boolean): Harness {
-    const watcher = this.#watcher;
-    return {
-      kind: harness.kind,
-      start: (events) => harness.start(events),
-      stop: () => harness.stop(),
-      sessions: () => harness.sessions(),
-      refresh: () => harness.refresh(),
-      prove: (claim) => harness.prove(claim),
-      notify: async (session, notice) => {
-        if (alive()) watcher.notifying(host, session, notice);
-        const result = await harness.notify(session, notice);
-        if (alive()) watcher.notified(host, session, result.outcome);
-        return result;
-      },
-    };
-  }
-
-  #log(host: Host, alive: () => boolean): Log {
-    const at = (level: string) => (event: string, fields?: LogFields) => {
-      if (!alive()) return;
-      if (level !== 'debug') this.world.note(`${host.name} ${level}: ${event} ${JSON.stringify(fields ?? {})}`);
-      if (level === 'error') this.#watcher.logged(host, event, fields);
-    };
-    return { debug: at('debug'), info: at('info'), warn: at('warn'), error: at('error') };
-  }
-}
-
-/** A wire request, or undefined for bytes that are none. */
-function read(bytes: Uint8Array): WireRequest | undefined {
-  try {
-    return readRequest(bytes);
-  } catch (error) {
-    if (error instanceof AxError) return undefined;
-    throw error;
+  /** A process that sleeps hears what it is asked only when it wakes. */
+  #whenAwake<T>(host: Host, act: () => Promise<T>): Promise<T> {
+    if (!host.machine.isAsleep) return act();
+    return new Promise((resolve, reject) => host.machine.whenAwake(() => void act().then(resolve, reject)));
   }
 }

@@ -1,12 +1,15 @@
 /** The simulated harness keeps the rules of the seam, and its scripted agents do what their script says. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { NoticeResult, Session } from '../../daemon/harness/harness.ts';
-import { harnessContract, type HarnessRig, type RigBehaviour, type RigSession } from '../contract/harness.ts';
+import type { HarnessKind, NoticeResult, Session } from '../../daemon/harness/harness.ts';
+import { harnessContract, type HarnessRig, type RigBehaviour, type RigSession, type RigTraits } from '../contract/harness.ts';
+import { SimCodexHarness } from './codex.ts';
 import { SimAgents, SimHarness, type SimSession } from './harness.ts';
 import { World } from './world.ts';
 
 const LIMIT_MS = 60_000;
+const TRAITS: RigTraits = { taken: 'written', afterwards: [], hasReceipts: true, hasClear: true, exports: ['pid', 'socket'] };
+const CODEX_TRAITS: RigTraits = { taken: 'in_queue', afterwards: ['left_queue'], hasReceipts: false, hasClear: false, exports: [] };
 const notice = { id: '00000000-0000-4000-8000-000000000001', text: 'text' };
 
 async function drive<T>(world: World, work: Promise<T>): Promise<T> {
@@ -20,10 +23,10 @@ async function drive<T>(world: World, work: Promise<T>): Promise<T> {
   return work;
 }
 
-async function makeRig(): Promise<HarnessRig> {
+async function makeRig(kind: HarnessKind): Promise<HarnessRig> {
   const world = new World(1);
-  const agents = new SimAgents(world, () => {});
-  const harness = new SimHarness(agents, { alive: () => true });
+  const agents = new SimAgents(world, () => {}, kind);
+  const harness = new (kind === 'codex' ? SimCodexHarness : SimHarness)(agents, { alive: () => true });
   const lists: (readonly Session[])[] = [];
   const notices: { id: string; result: NoticeResult }[] = [];
   await harness.start({ onSessions: (sessions) => lists.push(sessions), onNotice: (id, result) => notices.push({ id, result }) });
@@ -54,7 +57,8 @@ function rigSession(agents: SimAgents, behaviour: RigBehaviour): RigSession {
   };
 }
 
-harnessContract('simulated harness', makeRig);
+harnessContract('simulated harness', TRAITS, () => makeRig('claude'));
+harnessContract('simulated Codex', CODEX_TRAITS, () => makeRig('codex'));
 
 interface Scene {
   readonly world: World;

@@ -21,10 +21,26 @@ import type { World } from './world.ts';
 
 /**
  * What a session does with a notice: acts on it when idle; holds it for its user, who never answers, or approves, denies or lets
- * it lapse after `decideMs`; refuses it; loses it silently; ends just before the write, or after it without having acted.
+ * it lapse after `decideMs`; refuses it; loses it silently; ends just before the write, or after it without having acted. Threads of
+ * Codex only (codex.ts): the answer to the add is lost; its user interrupts it and goes on after `decideMs`; it unloads, and is resumed
+ * after `decideMs`.
  */
-export type Behaviour = 'acts' | 'holds' | 'approves' | 'denies' | 'lapses' | 'blocks' | 'drops' | 'dies_before' | 'dies_after';
+export type Behaviour =
+  | 'acts'
+  | 'holds'
+  | 'approves'
+  | 'denies'
+  | 'lapses'
+  | 'blocks'
+  | 'drops'
+  | 'dies_before'
+  | 'dies_after'
+  | 'unsure'
+  | 'interrupted'
+  | 'unloads';
 
+/** An idle thread of Codex takes what is in its queue after this, ms. */
+const TAKE_MS = 5;
 /** A turn is over after this even when a command of it never comes back, because the daemon it asked has crashed, ms. */
 const MAX_TURN_MS = 30_000;
 
@@ -41,6 +57,7 @@ export interface SimSessionOptions {
 
 /** One scripted session; `sessionId` changes when its conversation is cleared. */
 export interface SimSession {
+  readonly harness: HarnessKind;
   readonly workspace: string;
   readonly pid: number;
   readonly processKey: string;
@@ -54,7 +71,11 @@ export interface SimSession {
   decideMs: number;
   unreachable: string | undefined;
   isAlive: boolean;
-  /** Notices it has read from its socket and not yet acted on. */
+  /** A thread of Codex whose user interrupted it: what is in its queue waits. */
+  isPaused: boolean;
+  /** False for a thread of Codex that is only stored: not listed, and its queue waits. */
+  isLoaded: boolean;
+  /** Notices it has read from its socket, or that are in its queue, and not yet acted on. */
   waiting: Notice[];
   /** Every notice that was written to it. */
   received: Notice[];
@@ -82,6 +103,7 @@ export class SimAgents {
   add(options: SimSessionOptions): SimSession {
     const pid = this.#nextPid++;
     const session: SimSession = {
+      harness: this.kind,
       workspace: options.workspace,
       pid,
       processKey: `${pid}:${Math.floor(this.world.time) + 1}`,
@@ -95,6 +117,8 @@ export class SimAgents {
       decideMs: options.decideMs ?? 1000,
       unreachable: options.unreachable,
       isAlive: true,
+      isPaused: false,
+      isLoaded: true,
       waiting: [],
       received: [],
     };
@@ -124,8 +148,38 @@ export class SimAgents {
     this.changed();
   }
 
+  /** The user of a thread interrupts it: a running turn ends, and its queue is paused. */
+  interrupt(session: SimSession): void {
+    session.isPaused = true;
+    if (session.status === 'idle') this.changed();
+    else this.setStatus(session, 'idle');
+  }
+
+  /** The user of a thread goes on: its queue runs again. */
+  goOn(session: SimSession): void {
+    session.isPaused = false;
+    this.changed();
+    this.work(session);
+  }
+
+  /** Nobody looks at a thread any more: only its stored form and its queue are left. */
+  unload(session: SimSession): void {
+    session.isLoaded = false;
+    session.status = 'idle';
+    this.changed();
+  }
+
+  /** Somebody resumes it. */
+  load(session: SimSession): void {
+    session.isLoaded = true;
+    session.statusSince = this.#now();
+    this.changed();
+    this.work(session);
+  }
+
   /** What the session's shell exports. */
   claim(session: SimSession): SessionClaim {
+    if (this.kind === 'codex') return { harness: 'codex', sessionId: session.sessionId };
     return { harness: this.kind, sessionId: session.sessionId, pid: session.pid, socket: session.socket };
   }
 
@@ -140,10 +194,12 @@ export class SimAgents {
 
   /** An idle session with something waiting acts on it, one after the other. */
   work(session: SimSession): void {
-    if (!session.isAlive || session.status !== 'idle' || session.waiting.length === 0) return;
+    const mayTake = (): boolean => session.isAlive && session.isLoaded && !session.isPaused && session.status === 'idle';
+    if (!mayTake() || session.waiting.length === 0) return;
     const { sessionId } = session;
-    this.world.after(session.actDelayMs, () => {
-      if (!session.isAlive || session.sessionId !== sessionId || session.status !== 'idle') return;
+    const isQueue = this.kind === 'codex'; // taken at once, and acted on within the turn; else the turn begins with the act
+    this.world.after(isQueue ? TAKE_MS : session.actDelayMs, () => {
+      if (!mayTake() || session.sessionId !== sessionId) return;
       const notice = session.waiting.shift();
       if (notice === undefined) return;
       this.setStatus(session, 'busy');
@@ -152,8 +208,13 @@ export class SimAgents {
         if (!isOver && session.isAlive) this.setStatus(session, 'idle');
         isOver = true;
       };
-      this.world.after(MAX_TURN_MS, end);
-      Promise.resolve(this.#onAct(session, notice)).then(end, (error: unknown) => this.world.faults.push(error));
+      const act = (): void => {
+        this.world.after(MAX_TURN_MS, end);
+        const isDropped = isQueue && session.behaviour === 'drops';
+        Promise.resolve(isDropped ? undefined : this.#onAct(session, notice)).then(end, (error: unknown) => this.world.faults.push(error));
+      };
+      if (!isQueue) return act();
+      this.world.after(session.actDelayMs, () => (session.isAlive && session.status === 'busy' ? act() : end()));
     });
   }
 
@@ -175,29 +236,29 @@ export interface SimHarnessOptions {
 
 export class SimHarness implements Harness {
   readonly kind: HarnessKind;
-  readonly #agents: SimAgents;
-  readonly #options: SimHarnessOptions;
-  #events: HarnessEvents | undefined;
+  protected readonly agents: SimAgents;
+  protected readonly options: SimHarnessOptions;
+  protected events: HarnessEvents | undefined;
   #seen: readonly Session[] = [];
   #published = '';
   #unwatch: () => void = () => {};
 
   constructor(agents: SimAgents, options: SimHarnessOptions) {
-    this.#agents = agents;
-    this.#options = options;
+    this.agents = agents;
+    this.options = options;
     this.kind = agents.kind;
   }
 
   start(events: HarnessEvents): Promise<void> {
-    this.#events = events;
-    this.#unwatch = this.#agents.watch(() => this.#later(this.#options.lagMs ?? 30, () => this.#look()));
-    this.#look();
+    this.events = events;
+    this.#unwatch = this.agents.watch(() => this.later(this.options.lagMs ?? 30, () => this.look()));
+    this.look();
     return Promise.resolve();
   }
 
   stop(): Promise<void> {
     this.#unwatch();
-    this.#events = undefined;
+    this.events = undefined;
     return Promise.resolve();
   }
 
@@ -206,30 +267,30 @@ export class SimHarness implements Harness {
   }
 
   async refresh(): Promise<readonly Session[]> {
-    await this.#delay(1);
-    this.#look();
+    await this.delay(1);
+    this.look();
     return this.#seen;
   }
 
   async prove(claim: SessionClaim): Promise<Session> {
-    await this.#delay(1);
-    const session = this.#agents.live.find((one) => one.pid === claim.pid);
+    await this.delay(1);
+    const session = this.agents.live.find((one) => one.pid === claim.pid);
     if (session === undefined || claim.harness !== this.kind) throw new AxError('not_found', 'no such live session');
     if (session.sessionId !== claim.sessionId) throw new AxError('invalid_state', 'the session id disagrees');
     if (session.socket !== claim.socket) throw new AxError('invalid_state', 'the messaging socket disagrees');
-    this.#look();
-    return this.#face(session);
+    this.look();
+    return this.face(session);
   }
 
   async notify(session: Session, notice: Notice): Promise<NoticeResult> {
-    const { world } = this.#agents;
-    await this.#delay(world.between(1, 5));
-    const target = this.#agents.live.find((one) => one.processKey === session.processKey);
-    if (this.#events === undefined || target === undefined) return { outcome: 'failed', detail: 'session is gone' };
+    const { world } = this.agents;
+    await this.delay(world.between(1, 5));
+    const target = this.agents.live.find((one) => one.processKey === session.processKey);
+    if (this.events === undefined || target === undefined) return { outcome: 'failed', detail: 'session is gone' };
     if (target.sessionId !== session.sessionId) return { outcome: 'failed', detail: 'conversation has ended' };
     if (target.unreachable !== undefined) return { outcome: 'failed', detail: target.unreachable };
     if (target.behaviour === 'dies_before') {
-      this.#agents.end(target);
+      this.agents.end(target);
       return { outcome: 'failed', detail: 'session is gone' };
     }
     target.received.push(notice);
@@ -241,7 +302,7 @@ export class SimHarness implements Harness {
     const { behaviour, sessionId } = target;
     const take = (): void => {
       target.waiting.push(notice);
-      this.#agents.work(target);
+      this.agents.work(target);
     };
     switch (behaviour) {
       case 'acts':
@@ -249,7 +310,7 @@ export class SimHarness implements Harness {
       case 'blocks':
         return this.#say(20, notice, { outcome: 'blocked' });
       case 'dies_after':
-        this.#agents.world.after(10, () => this.#agents.end(target));
+        this.agents.world.after(10, () => this.agents.end(target));
         return;
       case 'holds':
         return this.#say(20, notice, { outcome: 'held' });
@@ -259,30 +320,29 @@ export class SimHarness implements Harness {
         return this.#say(target.decideMs, notice, { outcome: behaviour === 'denies' ? 'denied' : 'lapsed' });
       case 'approves':
         this.#say(20, notice, { outcome: 'held' });
-        this.#agents.world.after(target.decideMs, () => {
+        this.agents.world.after(target.decideMs, () => {
           if (target.isAlive && target.sessionId === sessionId) take();
         });
         return this.#say(target.decideMs, notice, { outcome: 'approved' });
-      case 'drops':
-      case 'dies_before':
+      default:
         return;
     }
   }
 
   /** A receipt: it reaches only the daemon run that sent the notice. */
   #say(afterMs: number, notice: Notice, result: NoticeResult): void {
-    this.#later(afterMs, () => this.#events?.onNotice(notice.id, result));
+    this.later(afterMs, () => this.events?.onNotice(notice.id, result));
   }
 
-  #look(): void {
-    this.#seen = this.#agents.live.map((session) => this.#face(session));
+  protected look(): void {
+    this.#seen = this.agents.live.filter((session) => session.isLoaded).map((session) => this.face(session));
     const image = JSON.stringify(this.#seen);
     if (image === this.#published) return;
     this.#published = image;
-    this.#events?.onSessions(this.#seen);
+    this.events?.onSessions(this.#seen);
   }
 
-  #face(session: SimSession): Session {
+  protected face(session: SimSession): Session {
     return {
       harness: this.kind,
       sessionId: session.sessionId,
@@ -297,17 +357,17 @@ export class SimHarness implements Harness {
     };
   }
 
-  #later(ms: number, run: () => void): void {
-    this.#agents.world.after(ms, () => {
-      if (this.#options.alive() && this.#events !== undefined) run();
+  protected later(ms: number, run: () => void): void {
+    this.agents.world.after(ms, () => {
+      if (this.options.alive() && this.events !== undefined) run();
     });
   }
 
   /** Never resolves in a daemon that has crashed meanwhile. */
-  #delay(ms: number): Promise<void> {
+  protected delay(ms: number): Promise<void> {
     return new Promise((resolve) => {
-      this.#agents.world.after(ms, () => {
-        if (this.#options.alive()) resolve();
+      this.agents.world.after(ms, () => {
+        if (this.options.alive()) resolve();
       });
     });
   }

@@ -25,16 +25,18 @@ export interface Reading {
 
 /** A caller inside the shell of a session. */
 export function actorOf(session: SimSession): Actor {
+  const { harness, sessionId, workspace } = session;
+  const own = harness === 'codex' ? { pid: null, socket: null } : { pid: session.pid, socket: session.socket };
   return {
-    origin: { harness: 'claude', harness_version: 'sim', session_id: session.sessionId, workspace: session.workspace, integration: 'cli' },
-    session: { harness: 'claude', session_id: session.sessionId, pid: session.pid, socket: session.socket, config_dir: null },
+    origin: { harness, harness_version: 'sim', session_id: sessionId, workspace, integration: 'cli' },
+    session: { harness, session_id: sessionId, ...own, config_dir: null },
   };
 }
 
 /** Runs the command in a notice, then what its output says is next, until nothing waits or something fails. */
 export async function readNotice(reading: Reading, host: Host, session: SimSession, text: string): Promise<void> {
   const setup = /agent setup --name (\S+) --workspace (\S+)$/.exec(text);
-  const fetch = /messages fetch (\S+) --workspace (\S+)$/.exec(text);
+  const fetch = /messages fetch (\S+) --workspace (\S+?)(?: --code \S+)?$/.exec(text);
   const queue: string[] = [];
   try {
     if (setup !== null) queue.push(...(await setUp(reading, host, session, setup[1]!, setup[2]!)));
@@ -76,8 +78,10 @@ async function setUp(reading: Reading, host: Host, session: SimSession, name: st
   try {
     result = await command(reading, host, session, 'agent.setup', { name, workspace });
   } catch (error) {
-    const taken = error instanceof AxError ? error.details?.['name'] : undefined;
-    if (typeof taken !== 'string') throw error;
+    // The folder's agent has another name, or the name is that of another folder's or harness's agent.
+    const details = error instanceof AxError ? error.details : undefined;
+    const taken = details?.['name'] ?? (details?.['workspace'] === undefined ? undefined : `${name}-${session.harness}`);
+    if (typeof taken !== 'string' || taken === name) throw error;
     result = await command(reading, host, session, 'agent.setup', { name: taken, workspace });
   }
   return (result['waiting'] as WaitingRow[]).map((row) => row.message_id);

@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { inWorld } from './bed.ts';
+import type { HostRow } from '../../protocol/control.ts';
 import type { Bed } from './bed.ts';
 import type { Host } from './fleet.ts';
 
@@ -27,7 +28,7 @@ test('a host that takes no message now still takes receipts and cancels', async 
     const { a, b, fleet, world } = bed;
     const accepted = await bed.send(a, b, 'first');
     await bed.until(a, accepted, 'accepted');
-    b.freeBytes = 0;
+    b.machine.freeBytes = 0;
     await fleet.sleep(6000); // the look at the free space is believed for some seconds
     const refused = await bed.send(a, b, 'second');
     await bed.until(a, refused, 'deferred');
@@ -35,7 +36,7 @@ test('a host that takes no message now still takes receipts and cancels', async 
     assert.equal((await fleet.call(a, 'admin.cancel', { id: accepted }))['state'], 'cancel_requested');
     await bed.until(a, accepted, 'cancelled');
     assert.ok(world.time - before < 2000, `the cancel took ${world.time - before} ms`);
-    b.freeBytes = 2 ** 40;
+    b.machine.freeBytes = 2 ** 40;
     await bed.until(a, refused, 'accepted');
   });
 });
@@ -43,7 +44,7 @@ test('a host that takes no message now still takes receipts and cancels', async 
 test('what cannot leave now is queued and certain, and is cancelled at once', async () => {
   await inWorld(23, async (bed) => {
     const { a, b, fleet } = bed;
-    b.freeBytes = 0;
+    b.machine.freeBytes = 0;
     await fleet.sleep(6000);
     const first = await bed.send(a, b, 'first');
     await bed.until(a, first, 'deferred');
@@ -51,7 +52,7 @@ test('what cannot leave now is queued and certain, and is cancelled at once', as
     const { state, uncertain } = await bed.status(a, second);
     assert.deepEqual([state, uncertain], ['queued', false]);
     assert.equal((await fleet.call(a, 'admin.cancel', { id: second }))['state'], 'cancelled');
-    b.freeBytes = 2 ** 40;
+    b.machine.freeBytes = 2 ** 40;
     await bed.until(a, first, 'accepted');
   });
 });
@@ -186,6 +187,34 @@ test('a waiting client is answered when the daemon stops', async () => {
     await fleet.boot(a);
     fleet.network.healAll();
     await bed.until(a, id, 'accepted');
+  });
+});
+
+test('a code that is pasted again undoes no revoke, on either side, and renames nothing; a grant that is typed with it counts', async () => {
+  await inWorld(33, async (bed) => {
+    const { a, b, fleet } = bed;
+    const mine = async (): Promise<string[]> => (await hostsOf(bed, a)).find((row) => row.name === b.name)!.grants;
+    const join = (more: object = {}): Promise<Record<string, unknown>> => fleet.call(a, 'host.join', { code, ...more });
+    const { code } = await fleet.call(b, 'host.invite', {});
+    const folder = { host: b.id, actions: ['write'], workspace: '/alpha' };
+    await fleet.call(a, 'host.revoke', { host: b.id, actions: ['write', 'notify'] });
+    await fleet.call(a, 'host.grant', folder);
+    for (let n = 0; n < 2; n++) {
+      const again = await join(n === 0 ? {} : { name: b.name });
+      assert.deepEqual([again['already_paired'], again['name'], again['grants']], [true, b.name, ['read']]);
+    }
+    assert.deepEqual(await mine(), ['read']);
+    const { host } = (await fleet.call(a, 'host.show', { host: b.id })) as unknown as { host: HostRow };
+    assert.deepEqual(
+      host.grant_rules.map((rule) => [rule.action, rule.workspace]),
+      [['write', '/alpha']],
+      'a right for one workspace stays too',
+    );
+    await assert.rejects(join({ name: 'other' }), /is already known as/);
+    await fleet.call(b, 'host.revoke', { host: a.id, actions: ['notify'] });
+    assert.deepEqual((await join())['granted'], ['read', 'write'], 'what the other allows now, not what the code once gave');
+    assert.deepEqual((await join({ grants: ['read', 'notify'] }))['grants'], ['read', 'notify']);
+    assert.deepEqual(await mine(), ['read', 'notify']);
   });
 });
 

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { Inbox } from '../../daemon/inbox.ts';
-import type { Received } from '../../daemon/inbox.ts';
+import type { Received } from '../../daemon/received-row.ts';
 import type { AdminStatus, MessageRow } from '../../protocol/control.ts';
 import { makeMessageId } from '../../protocol/ids.ts';
 import { attached, inWorld } from './bed.ts';
@@ -46,7 +46,7 @@ test('what a missing grant defers says who must allow it, and the command to typ
         bed,
         a,
         /does not allow this host .*\(grant_missing\); 2 messages for it wait/,
-        /its owner must allow it: on .*ax host invite --grant/,
+        /its owner must allow it, on .*: ax host grant HERE write notify/,
       );
     },
     { grants: ['read'], judged: false },

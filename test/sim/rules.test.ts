@@ -75,7 +75,7 @@ test('a full disk breaks no greeting: the hosts find each other and deliver once
     const { a, b, fleet } = bed;
     fleet.crash(a);
     b.life!.store.failing('store_full');
-    b.skewMs = 3_600_000; // so that b wants to store when it last saw a
+    b.machine.skewMs = 3_600_000; // so that b wants to store when it last saw a
     await fleet.boot(a);
     const id = await bed.send(a, b, 'k');
     await bed.until(a, id, 'deferred');
@@ -105,7 +105,15 @@ test('an acceptance that the expiry receipt overtook does not bring a message ba
     const { a, b, fleet, world, checker } = bed;
     await fleet.sleep(50_000 - world.time);
     holdAnswer(bed, 15_000);
-    const ask: Ask = { key: 'k', from: a, to: b, workspace: '/alpha', body: new Uint8Array(Buffer.from('k|')), id: undefined };
+    const ask: Ask = {
+      key: 'k',
+      from: a,
+      to: b,
+      workspace: '/alpha',
+      body: new Uint8Array(Buffer.from('k|')),
+      id: undefined,
+      retentionMs: 5000,
+    };
     checker.asked(ask);
     const { message_id: id } = await fleet.call(a, 'message.send', {
       host: b.name,

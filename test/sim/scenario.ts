@@ -22,6 +22,8 @@ export interface Run {
   readonly lasted: number;
 }
 
+/** How many hosts a world has. */
+const SIZES: readonly number[] = [2, 2, 2, 2, 3, 3, 3, 4, 4, 5];
 /** All of a world, rest included, takes no longer than this, virtual ms. */
 const LIMIT_MS = 40 * 3_600_000;
 /** How long a healed world may take to come to rest, virtual ms. */
@@ -31,7 +33,7 @@ const REST_MS = 12 * 3_600_000;
 export async function runSeed(seed: number): Promise<Run> {
   const world = new World(seed);
   const checker = new Checker(world);
-  const fleet: Fleet = new Fleet(world, world.chance(0.6) ? 2 : 3, checker, (host, session, notice) => work.act(host, session, notice));
+  const fleet: Fleet = new Fleet(world, world.pick(SIZES), checker, (host, session, notice) => work.act(host, session, notice));
   checker.fleet = fleet;
   const faults = new Faults(fleet);
   checker.onMoment = (host, what) => faults.moment(host, what);

@@ -39,6 +39,8 @@ interface Write {
 export class SimStore implements Store {
   /** What `status` says the disk has left; only `failing` makes flushes fail. */
   freeBytes = 2 ** 40;
+  /** Hears of every change as a transaction makes it, before it is known whether the transaction stands. */
+  onChange: (table: Table, key: string, before: Uint8Array | undefined, after: Uint8Array | undefined) => void = () => undefined;
   readonly #world: World;
   readonly #name: string;
   #applied: Map<Table, SimTable>;
@@ -104,6 +106,11 @@ export class SimStore implements Store {
     this.#failure = code;
   }
 
+  /** The disk failed: nothing is written any more. */
+  get isBroken(): boolean {
+    return this.#broken !== undefined;
+  }
+
   /** What is on disk now; the store lives on. */
   image(): StoreImage {
     return copyImage(this.#flushed);
@@ -144,6 +151,7 @@ export class SimStore implements Store {
       undo.push({ table, key, value: this.get(table, key) });
       write.changes.push({ table, key, value: kept });
       this.#table(table).set(key, kept);
+      this.onChange(table, key, undo.at(-1)?.value, kept);
     };
     const tx: StoreTransaction = {
       get: (table, key) => (check(), this.get(table, key)),
@@ -208,8 +216,10 @@ export class SimStore implements Store {
 
 /** One table: its values and its keys in order. */
 class SimTable {
-  readonly #values: Map<string, Uint8Array>;
-  readonly #keys: string[];
+  #values: Map<string, Uint8Array>;
+  #keys: string[];
+  /** A copy has the same map and keys: whoever changes first takes its own. */
+  #isShared = false;
 
   constructor(values: Map<string, Uint8Array> = new Map(), keys: string[] = []) {
     this.#values = values;
@@ -218,7 +228,10 @@ class SimTable {
 
   /** Values are never changed in place, so that a copy may share them. */
   copy(): SimTable {
-    return new SimTable(new Map(this.#values), [...this.#keys]);
+    const copy = new SimTable(this.#values, this.#keys);
+    this.#isShared = true;
+    copy.#isShared = true;
+    return copy;
   }
 
   get(key: string): Uint8Array | undefined {
@@ -228,6 +241,11 @@ class SimTable {
   }
 
   set(key: string, value: Uint8Array | undefined): void {
+    if (this.#isShared) {
+      this.#values = new Map(this.#values);
+      this.#keys = [...this.#keys];
+      this.#isShared = false;
+    }
     const known = this.#values.has(key);
     if (value !== undefined) this.#values.set(key, value);
     else this.#values.delete(key);

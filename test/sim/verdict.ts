@@ -5,30 +5,36 @@
  * disks only; what a rule needs to know of the world (who may what, who is willing) it reads there too.
  */
 import type { Event } from '../../daemon/events.ts';
-import type { Received } from '../../daemon/inbox.ts';
-import type { Sent } from '../../daemon/outbox.ts';
+import type { Received } from '../../daemon/received-row.ts';
+import type { Sent } from '../../daemon/sent-row.ts';
 import { RECEIVER_ENDS, SENDER_ENDS } from '../../protocol/states.ts';
 import type { Checker } from './checker.ts';
 import type { Disk } from './disk.ts';
 import type { Fleet, Host } from './fleet.ts';
+import { allows, hasRoom } from './rights.ts';
 
 const OPEN: readonly string[] = ['queued', 'forwarding', 'deferred'];
-
-/** May `from` leave a message at `to`, as both disks say? */
-function mayWrite(from: Host, to: Host, disks: ReadonlyMap<Host, Disk>): boolean {
-  if (from === to) return true;
-  return disks.get(from)!.peer(to.id) !== undefined && disks.get(to)!.peer(from.id)?.grants.includes('write') === true;
-}
 
 const known = (from: Host, to: Host, disks: ReadonlyMap<Host, Disk>): boolean =>
   disks.get(from)!.peer(to.id) !== undefined && disks.get(to)!.peer(from.id) !== undefined;
 
+/** Would the host that this message waits for take it now: they know each other, it may be left there, and there is room? */
+function isWelcome(fleet: Fleet, from: Host, row: Sent, disks: ReadonlyMap<Host, Disk>): boolean {
+  const to = fleet.host(row.host);
+  if (from === to) return true;
+  const there = disks.get(to)!;
+  const workspace = to.folders.get(row.to.workspace) ?? null; // null: it will be told that the folder does not exist
+  if (!known(from, to, disks) || !allows(there.peer(from.id), 'write', workspace, fleet.times(to))) return false;
+  return workspace === null || there.seen(from.id, row.id) !== undefined || hasRoom(from.id, row.bytes, there.allReceived(), to.limits);
+}
+
 /** Would somebody read this message by himself? One willing session at its address, and a notice for it. */
-function isReadable(host: Host, row: Received, disk: Disk): boolean {
-  if (row.storedAs !== 'message' || row.harness !== 'claude') return false;
-  if (row.sender !== host.id && disk.peer(row.sender)?.grants.includes('notify') !== true) return false;
-  const there = host.agents.live.filter((session) => session.workspace === row.workspace);
-  return there.length === 1 && there[0]!.behaviour === 'acts' && there[0]!.unreachable === undefined;
+function isReadable(fleet: Fleet, host: Host, row: Received, disk: Disk): boolean {
+  if (row.storedAs !== 'message') return false;
+  if (row.sender !== host.id && !allows(disk.peer(row.sender), 'notify', row.workspace, fleet.times(host))) return false;
+  const there = (row.harness === 'codex' ? host.threads : host.agents).live.filter((session) => session.workspace === row.workspace);
+  const [only] = there;
+  return there.length === 1 && only?.behaviour === 'acts' && only.unreachable === undefined;
 }
 
 const disksOf = (fleet: Fleet, checker: Checker): Map<Host, Disk> => new Map(fleet.hosts.map((host) => [host, checker.disk(host)]));
@@ -44,12 +50,12 @@ export function unsettled(fleet: Fleet, checker: Checker): string[] {
         found.push(`${host.name} has receipts for ${other.name}`);
     for (const row of disk.allSent()) {
       const to = fleet.host(row.host);
-      if (OPEN.includes(row.state) && mayWrite(host, to, disks))
+      if (OPEN.includes(row.state) && isWelcome(fleet, host, row, disks))
         found.push(`${host.name} ${row.id} is ${row.state} (${row.cause?.code ?? 'no cause'})`);
       if (row.cancelRequested && known(host, to, disks)) found.push(`${host.name} ${row.id} is ${row.state}, cancel_requested`);
     }
     for (const row of disk.allReceived()) {
-      if (!RECEIVER_ENDS.has(row.state) && isReadable(host, row, disk))
+      if (!RECEIVER_ENDS.has(row.state) && isReadable(fleet, host, row, disk))
         found.push(`${host.name} ${row.id} is ${row.state}, unread (${row.notice?.outcome ?? 'no notice'})`);
     }
   }
@@ -83,7 +89,7 @@ function agree(checker: Checker, host: Host, row: Sent, disks: ReadonlyMap<Host,
   const other = disks.get(to)!.received(host.id, row.id);
   const story = `${row.id}: ${row.state}${row.uncertain ? ' uncertain' : ''} at ${host.name}, ${other?.state ?? 'absent'} at ${to.name}`;
   const there = other?.state;
-  const reachable = mayWrite(host, to, disks);
+  const reachable = isWelcome(fleet, host, row, disks);
   switch (row.state) {
     case 'accepted':
       if (row.local && there !== undefined && !RECEIVER_ENDS.has(there)) break;
@@ -109,6 +115,8 @@ function agree(checker: Checker, host: Host, row: Sent, disks: ReadonlyMap<Host,
     default:
       if (reachable) checker.fail('nothing waits for a host that would take it', `${story}, ${row.cause?.code ?? 'no cause'}`);
   }
+  if (row.acceptedAt !== null && other !== undefined && row.storedAs !== other.storedAs)
+    checker.fail('the sender is told as what its message is stored', `${story}: ${row.storedAs}, ${other.storedAs}`);
   if (reachable && row.uncertain && !SENDER_ENDS.has(row.state)) checker.fail('nothing stays uncertain', story);
   if (row.cancelRequested && known(host, to, disks)) checker.fail('nothing stays cancel_requested', story);
 }
@@ -144,7 +152,7 @@ function inOrder(checker: Checker, host: Host, disk: Disk): void {
   }
   for (const [id, events] of byMessage) {
     const story = `${host.name} ${id}: ${events.map((event) => event.type.slice(8)).join(' ')}`;
-    for (const type of ONCE)
+    for (const type of checker.isRetried(id) ? ONCE.filter((one) => one !== 'message.refused') : ONCE)
       if (events.filter((event) => event.type === type).length > 1) checker.fail('each transition is in the log once', story);
     for (let i = 1; i < events.length; i++)
       if (isRepeated(events[i - 1]!, events[i]!)) checker.fail('each transition is in the log once', story);

@@ -13,28 +13,11 @@ import type { Faults } from './faults.ts';
 import { Gone, OWNER } from './fleet.ts';
 import type { Fleet, Host } from './fleet.ts';
 import { readNotice, actorOf } from './reader.ts';
-import type { Behaviour, SimSession } from './harness.ts';
+import type { SimAgents, SimSession } from './harness.ts';
+import { Lives, WORKSPACES } from './lives.ts';
+import { Owners } from './owners.ts';
 import { Pairs, untilAnswered } from './pairs.ts';
 import type { World } from './world.ts';
-
-/** Folders of every host; `/alias` is a link to the first, `/silent` never has a session. */
-const WORKSPACES = ['/alpha', '/beta'] as const;
-const BEHAVIOURS: readonly Behaviour[] = [
-  'acts',
-  'acts',
-  'acts',
-  'acts',
-  'acts',
-  'acts',
-  'holds',
-  'approves',
-  'denies',
-  'lapses',
-  'blocks',
-  'drops',
-  'dies_before',
-  'dies_after',
-];
 
 type Params = Record<string, unknown>;
 
@@ -46,8 +29,8 @@ export class Workload {
   readonly #pairs: Pairs;
   /** Sends whose client still wants to know. */
   readonly #unanswered: { readonly ask: Ask; readonly method: string; readonly params: Params; readonly session: SimSession | null }[] = [];
-  /** Sessions that have acted on notices all their life. */
-  readonly #willing = new Set<SimSession>();
+  readonly #lives: Lives;
+  readonly #owners: Owners;
   #running = 0;
   #number = 0;
   /** From here on every reader is willing and every client careful. */
@@ -59,9 +42,12 @@ export class Workload {
     this.#checker = checker;
     this.#faults = faults;
     this.#pairs = new Pairs(fleet);
+    this.#lives = new Lives(fleet.world);
+    this.#owners = new Owners(fleet, checker, this.#pairs);
     for (const host of fleet.hosts) {
       for (const path of [...WORKSPACES, '/silent']) host.folders.set(path, path);
       host.folders.set('/alias', WORKSPACES[0]);
+      host.limits = this.#owners.limits();
     }
   }
 
@@ -74,7 +60,10 @@ export class Workload {
   schedule(spanMs: number): void {
     const { hosts } = this.#fleet;
     for (const host of hosts) {
-      for (const workspace of WORKSPACES) if (this.#world.chance(0.8)) this.#addSession(host, workspace);
+      for (const workspace of WORKSPACES) {
+        if (this.#world.chance(0.8)) this.#lives.add(host.agents, workspace);
+        if (this.#world.chance(0.5)) this.#lives.add(host.threads, workspace);
+      }
     }
     const acts: readonly (readonly [number, () => Promise<void>])[] = [
       [14, async () => void (await this.#send())],
@@ -85,11 +74,12 @@ export class Workload {
       [3, () => this.#ownerReads()],
       [4, () => this.#look()],
       [2, () => this.#wait()],
-      [5, async () => this.#changeSessions()],
+      [5, async () => this.#lives.change(this.#agentsOf(this.#someone()))],
       [1, () => this.#agents()],
+      [8, () => this.#owners.act()],
     ];
     const weight = acts.reduce((sum, [each]) => sum + each, 0);
-    const count = this.#world.between(18, 45);
+    const count = this.#world.between(20, 50);
     for (let i = 0; i < count; i++) {
       let drawn = this.#world.random() * weight;
       const [, act] = acts.find(([each]) => (drawn -= each) < 0) ?? acts[0]!;
@@ -107,6 +97,7 @@ export class Workload {
     while (!this.isIdle) await this.#fleet.sleep(1000); // the last pairings and turns
     for (const open of this.#unanswered.splice(0))
       await untilAnswered(this.#fleet, () => this.#deliver(open.ask, open.method, open.params, open.session), 40);
+    await this.#owners.settle();
     const { hosts } = this.#fleet;
     for (const a of hosts) {
       for (const b of hosts) {
@@ -115,14 +106,7 @@ export class Workload {
       }
     }
     for (const host of hosts) {
-      for (const workspace of WORKSPACES) {
-        const there = host.agents.live.filter((session) => session.workspace === workspace);
-        const kept = there.find((session) => this.#willing.has(session)); // one that once held or refused a notice may be left alone for good
-        const keep = this.#world.chance(0.6) ? kept : undefined;
-        for (const session of there) if (session !== keep) host.agents.end(session);
-        if (keep === undefined) host.agents.add({ workspace, behaviour: 'acts' });
-        else host.agents.setStatus(keep, 'idle');
-      }
+      for (const agents of [host.agents, host.threads]) for (const workspace of WORKSPACES) this.#lives.calm(agents, workspace);
     }
   }
 
@@ -160,6 +144,11 @@ export class Workload {
     return this.#world.pick(this.#fleet.hosts);
   }
 
+  /** Sessions of Claude Code, or threads of Codex. */
+  #agentsOf(host: Host): SimAgents {
+    return this.#world.chance(0.3) ? host.threads : host.agents;
+  }
+
   // --- sending ---------------------------------------------------------------------------------------------------------------
 
   #body(key: string): Uint8Array {
@@ -181,18 +170,19 @@ export class Workload {
     const to = this.#world.chance(0.78) ? this.#world.pick(others) : from;
     const key = `w${this.#world.seed}.${++this.#number}`;
     const drawn = this.#world.random();
-    const sessions = to.agents.live;
+    const agents = this.#agentsOf(to);
+    const sessions = agents.live;
     const typed = drawn < 0.05 ? '/nowhere' : drawn < 0.1 ? '/alias' : drawn < 0.16 ? '/silent' : this.#world.pick(WORKSPACES);
     const host = to === from ? 'Localhost' : to.name;
     const target = sessions[this.#world.between(0, Math.max(0, sessions.length - 1))];
     const bySession = this.#world.chance(0.25) && target !== undefined;
     const where: Params = bySession
-      ? { host, harness: 'claude', session: target.sessionId }
+      ? { host, harness: agents.kind, session: target.sessionId }
       : this.#world.chance(0.1)
         ? { to: `${agentName(typed)}@${host}` }
-        : { host, harness: this.#world.chance(0.03) ? 'codex' : 'claude', workspace: typed };
+        : { host, harness: agents.kind, workspace: typed };
     const workspace = bySession ? target.workspace : typed === '/alias' && where['to'] === undefined ? WORKSPACES[0] : typed;
-    const own = from.agents.live[0];
+    const own = this.#agentsOf(from).live[0];
     const session = own !== undefined && this.#world.chance(0.4) ? own : null;
     const params: Params = { ...where, request_id: key, body: this.#body(key) };
     if (this.#world.chance(0.15)) params['deadline_ms'] = this.#world.between(5000, 120_000);
@@ -200,7 +190,8 @@ export class Workload {
     if (this.#world.chance(0.1)) params['kind'] = 'note';
     if (this.#world.chance(0.3)) params['subject'] = `about ${key}`;
     if (session === null && this.#world.chance(0.3)) params['local_workspace'] = this.#world.pick(WORKSPACES);
-    const ask: Ask = { key, from, to, body: params['body'] as Uint8Array, workspace, id: undefined };
+    const times = { deadlineMs: params['deadline_ms'] as number | undefined, retentionMs: params['retention_ms'] as number | undefined };
+    const ask: Ask = { key, from, to, body: params['body'] as Uint8Array, workspace, id: undefined, ...times };
     this.#checker.asked(ask);
     await this.#persist(ask, 'message.send', params, session);
     return ask.id === undefined ? undefined : ask;
@@ -285,9 +276,10 @@ export class Workload {
   /** A session looks for messages without having been told. */
   async #readUnasked(): Promise<void> {
     const host = this.#someone();
-    const session = host.agents.live[0];
+    const session = this.#agentsOf(host).live[0];
     if (session === undefined) return;
-    const rows = (await this.#list(host, false)).filter((row) => row.workspace === session.workspace);
+    const isOwn = (row: MessageRow): boolean => row.workspace === session.workspace && row.harness === session.harness;
+    const rows = (await this.#list(host, false)).filter(isOwn);
     const row = rows[this.#world.between(0, Math.max(0, rows.length - 1))];
     const command =
       row === undefined || this.#world.chance(0.2)
@@ -344,38 +336,6 @@ export class Workload {
       String(status['state']),
       status['side'] === 'sender' ? 'self' : ask.from.name,
     );
-  }
-
-  // --- sessions and agents ---------------------------------------------------------------------------------------------------
-
-  #addSession(host: Host, workspace: string): void {
-    const session = host.agents.add({
-      workspace,
-      behaviour: this.#world.pick(BEHAVIOURS),
-      status: this.#world.chance(0.8) ? 'idle' : 'busy',
-      actDelayMs: this.#world.chance(0.8) ? this.#world.between(20, 3000) : this.#world.between(3000, 60_000),
-      decideMs: this.#world.between(500, 30_000),
-    });
-    if (session.behaviour === 'acts') this.#willing.add(session);
-  }
-
-  #changeSessions(): void {
-    const host = this.#someone();
-    const workspace = this.#world.pick(WORKSPACES);
-    const there = host.agents.live.filter((session) => session.workspace === workspace);
-    const session = there[0];
-    if (session === undefined || this.#world.chance(0.35)) return this.#addSession(host, workspace);
-    switch (this.#world.between(0, 3)) {
-      case 0:
-        return host.agents.end(session);
-      case 1:
-        return host.agents.clear(session);
-      case 2:
-        return host.agents.setStatus(session, session.status === 'idle' ? 'busy' : 'idle');
-      default:
-        session.behaviour = this.#world.pick(BEHAVIOURS);
-        this.#willing.delete(session);
-    }
   }
 
   async #agents(): Promise<void> {

@@ -1,0 +1,161 @@
+/** Directed worlds for what others' users have reported (docs/reliability.md): equal bodies, sleep, wrong clocks, other builds, failed disks, silence. */
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import type { AdminStatus, MessageRow } from '../../protocol/control.ts';
+import { AxError } from '../../protocol/errors.ts';
+import { PEER_PROTOCOL } from '../../protocol/version.ts';
+import { attached, inWorld } from './bed.ts';
+import type { Bed } from './bed.ts';
+import type { Host } from './fleet.ts';
+
+const HOUR = 3_600_000;
+const YEAR = 365 * 24 * HOUR;
+
+const attention = async (bed: Bed, host: Host): Promise<string> =>
+  JSON.stringify(((await bed.fleet.call(host, 'admin.status', {})) as unknown as AdminStatus).attention);
+
+async function restart(bed: Bed, host: Host): Promise<void> {
+  await bed.fleet.stop(host);
+  await bed.fleet.boot(host);
+}
+
+test('two equal bodies are two messages: what is known already is known by its id, never by its body', async () => {
+  await inWorld(
+    401,
+    async ({ fleet, a, b, until }) => {
+      const params = {
+        host: b.name,
+        harness: 'claude',
+        workspace: '/alpha',
+        body: new Uint8Array(Buffer.from('the same')),
+        subject: 'same',
+      };
+      const ids = [];
+      for (let n = 0; n < 5; n++) ids.push(String((await fleet.call(a, 'message.send', { ...params, request_id: `k${n}` }))['message_id']));
+      for (const id of ids) await until(a, id, 'accepted');
+      const rows = (await fleet.call(b, 'message.list', { limit: 50 }))['messages'] as MessageRow[];
+      assert.deepEqual(rows.map((row) => row.message_id).toSorted(), ids.toSorted());
+    },
+    { judged: false },
+  );
+});
+
+for (const kind of ['suspended', 'stopped'] as const)
+  test(`a machine that was ${kind} for ten hours ends nothing by that, finds its peers again, and gets what waited`, async () => {
+    await inWorld(402, async (bed) => {
+      const { a, b, fleet, world } = bed;
+      const before = await bed.send(a, b, 'before', '/alpha');
+      await bed.until(a, before, 'accepted');
+      const own = await bed.send(b, a, 'own', '/alpha'); // on its way while the lid closes
+      b.machine.sleep(kind);
+      const during = await bed.send(a, b, 'during', '/alpha');
+      await fleet.sleep(10 * HOUR);
+      assert.notEqual((await bed.status(a, during)).state, 'expired');
+      b.machine.wake();
+      const woke = world.time;
+      await bed.until(a, during, 'accepted');
+      await bed.until(b, own, 'accepted');
+      assert.ok(world.time - woke < 6 * 60_000, `it took ${world.time - woke} ms to come back`);
+      const session = await attached(bed, b);
+      for (const id of [before, during]) await bed.confirm(b, id, (await bed.fetch(b, session, id)).token, a);
+      await bed.until(a, during, 'fetched');
+    });
+  });
+
+test('hosts whose clocks are years apart, and are set again meanwhile, end nothing early and list by arrival', async () => {
+  await inWorld(403, async (bed) => {
+    const { a, b, fleet } = bed;
+    a.machine.skewMs = -3 * YEAR;
+    b.machine.skewMs = 5 * YEAR;
+    const ids = [await bed.send(a, b, 'first')];
+    await bed.until(a, ids[0]!, 'accepted');
+    b.machine.skewMs = -8 * YEAR;
+    ids.push(await bed.send(a, b, 'second'));
+    await bed.until(a, ids[1]!, 'accepted');
+    a.machine.skewMs = 20 * YEAR;
+    await fleet.sleep(HOUR);
+    const rows = (await fleet.call(b, 'message.list', {}))['messages'] as MessageRow[];
+    assert.deepEqual(
+      rows.map((row) => [row.message_id, row.state]),
+      ids.toReversed().map((id) => [id, 'awaiting_setup']),
+    );
+    for (const id of ids) assert.ok(Number((await bed.status(a, id)).state === 'accepted'));
+  });
+});
+
+for (const by of [1, -1])
+  test(`a host that comes back as ${by > 0 ? 'a newer' : 'an older'} build without a common protocol is told so, and what waits arrives after the update`, async () => {
+    await inWorld(404, async (bed) => {
+      const { a, b, fleet } = bed;
+      b.machine.protocol = { min: PEER_PROTOCOL.min + by, max: PEER_PROTOCOL.max + by };
+      await restart(bed, b);
+      await fleet.sleep(5000);
+      const id = await bed.send(a, b, 'k');
+      await fleet.sleep(HOUR);
+      assert.equal((await bed.status(a, id)).state, 'queued');
+      assert.match(await attention(bed, a), /without a common protocol/);
+      assert.match(await attention(bed, b), /without a common protocol/);
+      await assert.rejects(
+        fleet.call(a, 'host.ping', { host: b.name }),
+        (error) => error instanceof AxError && error.code === 'update_required',
+      );
+      b.machine.protocol = PEER_PROTOCOL;
+      await restart(bed, b);
+      await bed.until(a, id, 'accepted');
+    });
+  });
+
+test('a disk that fails under the receiver: nothing is acknowledged, it says so, and after a restart everything arrives once', async () => {
+  await inWorld(405, async (bed) => {
+    const { a, b, fleet } = bed;
+    const before = await bed.send(a, b, 'before');
+    await bed.until(a, before, 'accepted');
+    b.life!.store.failing('internal');
+    const id = await bed.send(a, b, 'k');
+    await fleet.sleep(HOUR);
+    assert.notEqual((await bed.status(a, id)).state, 'accepted');
+    await assert.rejects(fleet.call(b, 'agent.remove', { name: 'nobody' }), AxError);
+    fleet.crash(b);
+    await fleet.boot(b);
+    await bed.until(a, id, 'accepted');
+    const rows = (await fleet.call(b, 'message.list', {}))['messages'] as MessageRow[];
+    assert.deepEqual(rows.map((row) => row.message_id).toSorted(), [before, id].toSorted());
+  });
+});
+
+test('a session that was told and never looked is named after a while, with its folder and since when', async () => {
+  await inWorld(406, async (bed) => {
+    const { a, b, fleet } = bed;
+    await attached(bed, b); // it drops every notice
+    await bed.send(a, b, 'k');
+    await fleet.sleep(5 * 60_000);
+    assert.doesNotMatch(await attention(bed, b), /has not fetched/);
+    await fleet.sleep(5 * HOUR);
+    assert.match(await attention(bed, b), /a session in \/alpha was told of unread messages and has not fetched them/);
+  });
+});
+
+test('a message for which there is no room keeps none behind it waiting, also where its workspace was over its rate', async () => {
+  await inWorld(
+    407,
+    async (bed) => {
+      const { a, b, fleet, checker } = bed;
+      const large = {
+        key: 'large',
+        from: a,
+        to: b,
+        workspace: '/alpha',
+        body: new Uint8Array(Buffer.from(`large|${'x'.repeat(5000)}`)),
+        id: undefined,
+      };
+      checker.asked(large);
+      const params = { host: b.name, harness: 'claude', workspace: '/alpha', body: large.body, request_id: 'large' };
+      const first = String((await fleet.call(a, 'message.send', params))['message_id']);
+      checker.sendReturned(large, first);
+      const small = await Promise.all(['s1', 's2', 's3', 's4'].map((key) => bed.send(a, b, key)));
+      for (const id of small) await bed.until(a, id, 'accepted');
+      assert.equal((await bed.status(a, first)).cause?.code, 'limit');
+    },
+    { limits: { waitingBytes: 1000, messageBurst: 2, messagesPerMinute: 6 } },
+  );
+});
