@@ -70,27 +70,27 @@ test('an unknown host, session, agent or id is refused as what it is', async () 
   await a.refused(['host', 'ping', 'nobody'], 'host_not_found');
   const nowhere = '00000000-0000-4000-8000-000000000000';
   await a.refused(['send', '--host', 'hostb', '--session', nowhere, '--harness', 'claude', 'x'], 'not_found');
-  await a.refused(['send', '--host', 'hostb', '--session', 'not-a-uuid', '--harness', 'claude', 'x'], 'invalid_argument');
+  await a.refused(['send', '--host', 'hostb', '--session', 'not-a-uuid', '--harness', 'claude', 'x'], 'usage', 2);
   await a.refused(['send', '--to', 'nobody@hostb', 'x'], 'not_found');
   await a.refused(toFolder(workspace, '--agent', 'nobody', 'x'), 'not_found');
   for (const verb of ['show', 'fetch']) await a.refused(['messages', verb, '01hq3k5r8wzzzzzzzzzzzzzzzz'], 'message_not_found');
   await a.refused(['admin', 'cancel', '01hq3k5r8wzzzzzzzzzzzzzzzz'], 'message_not_found');
   await a.refused(['messages', 'show', 'what?'], 'invalid_argument');
-  await a.refused(['send', '--host', 'hostb', '--destination-workspace', workspace, '--harness', 'cursor', 'x'], 'invalid_argument');
+  await a.refused(['send', '--host', 'hostb', '--destination-workspace', workspace, '--harness', 'cursor', 'x'], 'usage', 2);
   assert.equal((await a.ok(['messages', 'list', '--sent', '--all']))['messages'].length, 0);
 });
 
 test('an empty body, a missing file and two bodies are refused before anything is stored', async () => {
   const workspace = b.workspace('empty');
-  await a.refused(toFolder(workspace, ''), 'invalid_argument');
-  await a.refused(toFolder(workspace), 'invalid_argument', 1, { stdin: '' });
+  await a.refused(toFolder(workspace, ''), 'usage', 2);
+  await a.refused(toFolder(workspace), 'usage', 2, { stdin: '' });
   await a.refused(toFolder(workspace, '--file', '/dev/null'), 'invalid_argument');
   await a.refused(toFolder(workspace, '--file', join(a.home, 'no-such-file')), 'not_found');
   await a.refused(toFolder(workspace, '--file', a.home), 'invalid_argument');
   await a.refused(toFolder(workspace, '--message', 'x', 'y'), 'usage', 2);
-  await a.refused(toFolder(workspace, '--deadline', 'soon', 'x'), 'invalid_argument');
+  await a.refused(toFolder(workspace, '--deadline', 'soon', 'x'), 'usage', 2);
   await a.refused(toFolder(workspace, '--deadline', '100d', 'x'), 'invalid_argument');
-  await a.refused(toFolder(workspace, '--request-id', 'no spaces', 'x'), 'invalid_argument');
+  await a.refused(toFolder(workspace, '--request-id', 'no spaces', 'x'), 'usage', 2);
   const sent = (await a.ok(['messages', 'list', '--sent', '--all', '--limit', '500']))['messages'] as Json[];
   assert.deepEqual(
     sent.filter((row) => row['workspace'] === workspace),
@@ -102,13 +102,13 @@ test('names with control characters, and names that mean this host, are refused'
   const workspace = b.workspace('names');
   const session = await b.session(workspace, { autorun: false });
   for (const name of ['a\u001b[31m', 'two words', 'localhost', '', `${'n'.repeat(65)}`, 'a\u202eb']) {
-    const error = await b.refused(['agent', 'setup', '--name', name, '--workspace', workspace], 'invalid_argument', 1, {
+    const error = await b.refused(['agent', 'setup', '--name', name, '--workspace', workspace], 'usage', 2, {
       env: shellOf(session),
       cwd: workspace,
     });
     // eslint-disable-next-line no-control-regex
     assert.equal(/[\u0000-\u001f\u202e]/.test(String(error['message'])), false);
-    await a.refused(['host', 'rename', 'hostb', name], 'invalid_argument');
+    await a.refused(['host', 'rename', 'hostb', name], 'usage', 2);
   }
   assert.equal((await b.ok(['agent', 'list']))['agents'].filter((row: Json) => row['workspace'] === workspace).length, 0);
   for (const odd of ['with $(id)', 'with `id`', 'with <x>']) {
@@ -120,7 +120,7 @@ test('names with control characters, and names that mean this host, are refused'
 
 test('a workspace that does not exist is refused at once on this host, and by the receiver on another', async () => {
   await a.refused(['send', '--host', 'Localhost', '--destination-workspace', '/no/such/folder', '--harness', 'claude', 'x'], 'not_found');
-  await a.refused(toFolder('relative/path', 'x'), 'invalid_argument');
+  await a.refused(toFolder('relative/path', 'x'), 'usage', 2);
   const queued = await a.ok(toFolder('/no/such/folder', 'x'));
   const status = await a.untilStatus(String(queued['message_id']), { state: 'refused' });
   assert.deepEqual([status['cause']['code'], status['uncertain']], ['not_found', false]);
@@ -160,7 +160,7 @@ test('a body that is not UTF-8 arrives as the bytes it was', async () => {
   assert.ok(human.stdout.includes(`\nbody: ${body.length} bytes, sha256 ${sha256(body)}, in ${kept}\n`), human.stdout);
   assert.doesNotMatch(human.stdout, /\\x/);
   assert.deepEqual(readFileSync(kept), body);
-  const file = join(workspace, 'body.bin');
+  const file = join(workspace, 'ax-body.bin');
   await b.ok(['messages', 'fetch', id, '--output', file], { env, cwd: workspace });
   assert.deepEqual(readFileSync(file), body);
 });
@@ -203,13 +203,19 @@ test('a reader that closes the output early has not fetched, in every format', a
   }
 });
 
-test("--output of an agent's shell makes a new, visible file in its workspace and nothing else", async () => {
+test("--output of an agent's shell makes a new, visible file in its workspace, of its own form of name, and nothing else", async () => {
   const { workspace, session } = await attached('output');
   const id = await deliver(workspace, 'alias ls=evil');
   const env = shellOf(session);
   const taken = join(workspace, 'taken');
   writeFileSync(taken, 'mine');
-  for (const file of [join(b.home, 'outside'), join(workspace, '.bashrc'), taken, join(workspace, '..', 'up')]) {
+  for (const file of [
+    join(b.home, 'outside'),
+    join(workspace, '.bashrc'),
+    taken,
+    join(workspace, '..', 'ax-up.txt'),
+    join(workspace, 'AGENTS.md'),
+  ]) {
     await b.refused(['messages', 'fetch', id, '--workspace', workspace, '--output', file], 'invalid_argument', 1, { env, cwd: workspace });
   }
   assert.equal(readFileSync(taken, 'utf8'), 'mine');

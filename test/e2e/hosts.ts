@@ -16,6 +16,8 @@ import { AxError } from '../../protocol/errors.ts';
 import { controlSocketPath } from '../../protocol/paths.ts';
 import type { StandInOptions } from '../standin/options.ts';
 import { startStandIn, type StandIn } from '../standin/spawn.ts';
+import type { StandInCodexOptions } from '../standin-codex/options.ts';
+import { startStandInCodex, type StandInCodex } from '../standin-codex/spawn.ts';
 import { connectControl, Lost, type ControlClient } from './client.ts';
 import { killGroup, launch, runToEnd, told } from './processes.ts';
 import type { Json, Outcome, RunOptions } from './processes.ts';
@@ -31,15 +33,15 @@ export const LIMIT_MS = 30_000;
 export class Bed {
   readonly folder: string;
   readonly hosts: Host[] = [];
-  readonly sessions: StandIn[] = [];
+  readonly sessions: (StandIn | StandInCodex)[] = [];
 
   constructor() {
     // A socket path has at most 107 bytes, and where the system's temporary folder is deep its own takes most of them.
     this.folder = realpathSync(mkdtempSync(join(tmpdir().length > 30 ? '/tmp' : tmpdir(), 'axe-')));
   }
 
-  host(name: string): Host {
-    const host = new Host(this, name);
+  host(name: string, place: Place = HERE): Host {
+    const host = new Host(this, name, place);
     this.hosts.push(host);
     return host;
   }
@@ -80,6 +82,13 @@ export async function join2(a: Host, b: Host): Promise<void> {
   await Promise.all([a.untilUp(b), b.untilUp(a)]);
 }
 
+/** Where a host's daemon runs: what its program is started with, and where it listens. */
+export interface Place {
+  readonly prefix: readonly string[];
+  readonly listen: string;
+}
+const HERE: Place = { prefix: [], listen: '/ip4/127.0.0.1/tcp/0' };
+
 export class Host {
   readonly name: string;
   readonly home: string;
@@ -92,12 +101,14 @@ export class Host {
   /** Everything its daemons said, all lives. */
   log = '';
   readonly #bed: Bed;
+  readonly #place: Place;
   #child: ChildProcess | undefined;
   #exited: Promise<unknown> = Promise.resolve();
   #client: Promise<ControlClient> | undefined;
 
-  constructor(bed: Bed, name: string) {
+  constructor(bed: Bed, name: string, place: Place) {
     this.#bed = bed;
+    this.#place = place;
     this.name = name;
     this.home = join(bed.folder, name);
     this.stateDir = join(this.home, '.local', 'state', 'ax');
@@ -154,9 +165,10 @@ export class Host {
 
   /** Starts the daemon (`ax daemon run`; `direct`: its program itself, which is quicker) and resolves at its ready line. */
   async start(how: { readonly args?: readonly string[]; readonly direct?: boolean } = {}): Promise<Json> {
-    const args = how.args ?? ['--listen', '/ip4/127.0.0.1/tcp/0', '--name', this.name];
+    const args = how.args ?? ['--listen', this.#place.listen, '--name', this.name];
     const program = how.direct === true ? [DAEMON, '--state-dir', this.stateDir] : [BUNDLE, 'daemon', 'run'];
-    const child = launch(process.execPath, [...program, ...args, '--format', 'json'], { env: this.env, cwd: this.home, stdin: 'ignore' });
+    const [command, ...words] = [...this.#place.prefix, process.execPath, ...program, ...args, '--format', 'json'];
+    const child = launch(command, words, { env: this.env, cwd: this.home, stdin: 'ignore' });
     this.#child = child;
     if (how.direct === true) this.pid = child.pid ?? 0;
     const exited = new Promise<number | null>((resolve) => void child.once('close', resolve));
@@ -179,7 +191,7 @@ export class Host {
     });
     this.hostId = String(ready['host_id']);
     this.listen = ready['listen'] as string[];
-    this.pid = Number((await this.call<{ pid: number }>('daemon.hello')).pid);
+    if (how.direct !== true) this.pid = Number((await this.call<{ pid: number }>('daemon.hello')).pid);
     return ready;
   }
 
@@ -275,7 +287,17 @@ export class Host {
     return session;
   }
 
-  async untilLive(session: StandIn): Promise<void> {
+  /** The stand-in for this host's shared Codex daemon; `untilLive` knows its threads by id. */
+  async codex(options: Partial<StandInCodexOptions> = {}): Promise<StandInCodex> {
+    const daemon = await startStandInCodex(
+      { home: join(this.home, '.codex'), socketRoot: join(this.#bed.folder, 'r'), ...options },
+      this.env,
+    );
+    this.#bed.sessions.push(daemon);
+    return daemon;
+  }
+
+  async untilLive(session: { readonly sessionId: string }): Promise<void> {
     await until(`session ${session.sessionId} at ${this.name}`, async () => {
       const { hosts } = await this.call<{ hosts: { sessions: { session_id: string }[] }[] }>('agent.sessions', { host: 'Localhost' });
       return hosts[0]?.sessions.some((row) => row.session_id === session.sessionId) === true ? true : JSON.stringify(hosts);

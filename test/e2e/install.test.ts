@@ -34,7 +34,7 @@ test('make install brings an ax that works without any other Node, and make unin
   for (const name of ['sh', 'env']) symlinkSync(onPath(name), join(bare, name));
   const before = tree(prefix);
   const make = (target: string): Promise<Outcome> =>
-    runToEnd('make', ['-C', ROOT, target, `PREFIX=${prefix}`], {
+    runToEnd('make', ['-C', ROOT, target, `PREFIX=${prefix}`, `SYSTEM_NODES=${join(old, 'node')}`], {
       env: { ...process.env, PATH: `${old}${delimiter}${process.env['PATH'] ?? ''}`, NODE_OPTIONS: '' },
       cwd: ROOT,
     });
@@ -73,7 +73,10 @@ test('make install and make uninstall leave alone an ax that is not ours', async
   writeFileSync(join(prefix, 'bin', 'ax'), '#!/bin/sh\necho another program\n');
   const before = tree(prefix);
   for (const target of ['install', 'uninstall']) {
-    const outcome = await runToEnd('make', ['-C', ROOT, target, `PREFIX=${prefix}`], { env: process.env, cwd: ROOT });
+    const outcome = await runToEnd('make', ['-C', ROOT, target, `PREFIX=${prefix}`], {
+      env: process.env,
+      cwd: ROOT,
+    });
     assert.notEqual(outcome.status, 0);
     assert.match(outcome.stderr, /Not touched: .* is not an installation of ax\./);
     assert.deepEqual(tree(prefix), before);

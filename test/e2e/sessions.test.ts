@@ -4,8 +4,9 @@
  * The sessions are stand-ins; what they are told comes over their real sockets, and what a harness's shell exports is theirs.
  */
 import assert from 'node:assert/strict';
+import { renameSync, symlinkSync } from 'node:fs';
 import { before, test } from 'node:test';
-import { makeBed, sessionOf, shellOf } from './hosts.ts';
+import { makeBed, sessionOf, shellOf, until } from './hosts.ts';
 import type { Host } from './hosts.ts';
 import type { Json } from './processes.ts';
 import type { StandIn } from '../standin/spawn.ts';
@@ -229,4 +230,76 @@ test('a daemon that starts finds the sessions that run and tells the one for whi
   const frame = await session.next('frame');
   assert.match(frame.content, new RegExp(id));
   await a.untilStatus(id, { live_session: true, receiver_notice: 'written' });
+});
+
+test('a link, a trailing slash, double slashes and .. are one address, kept as the real path; a nested folder is another', async () => {
+  const { workspace, session } = await attached('spelled');
+  const nested = b.workspace('spelled/nested');
+  const link = `${workspace}-link`;
+  symlinkSync(workspace, link);
+  const spellings = [`${workspace}/`, link, `${link}/nested/..`, `${nested}/..`, workspace.replaceAll('/', '//'), `${workspace}/./`];
+  for (const spelling of spellings) {
+    const status = await b.untilStatus(await toFolder(spelling), { state: 'available' });
+    assert.equal(status['destination']['workspace'], workspace, spelling);
+  }
+  const below = await toFolder(nested);
+  const status = await b.untilStatus(below, { state: 'awaiting_setup' });
+  assert.deepEqual([status['destination']['workspace'], status['live_session'], status['receiver_notice']], [nested, false, null]);
+  await b.refused(['messages', 'fetch', below], 'invalid_state', 1, { env: shellOf(session), cwd: workspace });
+  const linked = await b.ok(['agent', 'setup', '--name', 'spelled', '--workspace', `${link}/`], { env: shellOf(session), cwd: link });
+  assert.deepEqual([linked['agent']['workspace'], linked['waiting_count']], [workspace, spellings.length]);
+});
+
+test('a folder moved under a live session: nothing goes to the wrong place, and everybody is told why', async () => {
+  const { workspace, session } = await attached('moving');
+  const waiting = await toFolder(workspace);
+  await b.untilStatus(waiting, { state: 'available', receiver_notice: 'written' });
+  const moved = `${workspace}-moved`;
+  renameSync(workspace, moved);
+  const { hosts } = await a.ok(['agent', 'sessions', 'hostb']);
+  const row = hosts[0]['sessions'].find((one: Json) => one['session_id'] === session.sessionId) as Json;
+  assert.deepEqual([row['workspace'], row['reachable'], row['reason']], [workspace, false, 'its folder is gone or was moved']);
+  const sent = await a.ok(['send', '--host', 'hostb', '--session', session.sessionId, '--harness', 'claude', 'hello']);
+  const refused = await a.untilStatus(String(sent['message_id']), { state: 'refused' });
+  assert.match(String(refused['cause']['message']), /there is no folder .*: look where its sessions work \(ax agent sessions hostb\)/);
+  await b.refused(['send', '--host', 'Localhost', '--session', session.sessionId, '--harness', 'claude', 'hello'], 'not_found');
+  const setup = await b.refused(['agent', 'setup', '--name', 'moving', '--workspace', moved], 'invalid_state', 1, {
+    env: shellOf(session),
+    cwd: moved,
+  });
+  assert.match(String(setup['fix']), /start or resume a session in .*-moved/);
+  await b.untilStatus(await toFolder(moved), { state: 'awaiting_setup', live_session: false });
+  const fetched = await b.ok(['messages', 'fetch', waiting], { env: shellOf(session), cwd: moved });
+  assert.deepEqual([fetched['body'], fetched['by']], ['hello', 'session'], 'what was at the old address is still its');
+});
+
+test('a session resumed in the same folder attaches again by setup: the same agent and history, and what ended is shown as ended', async () => {
+  const { workspace, session } = await attached('resumed');
+  const first = await toFolder(workspace);
+  await b.untilStatus(first, { state: 'available' });
+  await b.ok(['messages', 'fetch', first], { env: shellOf(session), cwd: workspace });
+  await session.kill();
+  const states = async (): Promise<string[]> => {
+    const rows = (await b.ok(['agent', 'list']))['agents'] as Json[];
+    return rows.find((row) => row['name'] === 'resumed')?.['attachments'].map((row: Json) => String(row['state']));
+  };
+  await until('the dead attachment to be seen', async () => ((await states()).join() === 'ended' ? true : (await states()).join()));
+  const waiting = await toFolder(workspace);
+  await a.untilStatus(waiting, { state: 'accepted', receiver_state: 'available', live_session: false });
+  const again = await b.session(workspace, { autorun: false, sessionId: session.sessionId });
+  const env = shellOf(again);
+  await b.refused(['messages', 'fetch', waiting], 'invalid_state', 1, { env: { ...env, CLAUDE_PID: String(session.pid) }, cwd: workspace });
+  const setup = await b.ok(['agent', 'setup', '--name', 'resumed', '--workspace', workspace], { env, cwd: workspace });
+  assert.deepEqual(
+    setup['waiting'].map((row: Json) => row['message_id']),
+    [waiting],
+  );
+  assert.deepEqual(await states(), ['live'], 'the same conversation, in its new process');
+  assert.equal((await b.ok(['messages', 'fetch', waiting], { env, cwd: workspace }))['body'], 'hello');
+  const { messages } = await b.ok(['messages', 'list', '--workspace', workspace]);
+  assert.deepEqual(messages.map((row: Json) => row['message_id']).toSorted(), [first, waiting].toSorted());
+  await again.stop();
+  const fresh = await b.session(workspace, { autorun: false });
+  await b.ok(['agent', 'setup', '--name', 'resumed', '--workspace', workspace], { env: shellOf(fresh), cwd: workspace });
+  assert.deepEqual(await states(), ['ended', 'live']);
 });

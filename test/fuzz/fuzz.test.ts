@@ -3,7 +3,6 @@
  * ever found, and the control socket itself.
  */
 import assert from 'node:assert/strict';
-import { once } from 'node:events';
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { createConnection } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -55,7 +54,7 @@ test('a control socket under broken requests answers with known codes or closes,
   });
   const answersTo = async (sent: Uint8Array): Promise<Uint8Array[]> => {
     const socket = createConnection({ path });
-    const broken = once(socket, 'close');
+    const broken = new Promise((resolve) => void socket.once('close', resolve));
     socket.on('error', () => socket.destroy());
     socket.end(sent);
     const answers: Uint8Array[] = [];

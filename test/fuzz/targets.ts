@@ -2,11 +2,16 @@
  * Every parser of foreign bytes, each with good inputs to start from and the one way a bad input may end: a value or an AxError.
  * Signed things are signed anew after they were broken, so that what lies behind the signature is reached.
  */
+import { BoxLines } from '../../daemon/box/lines.ts';
 import { readRequest as readControlRequest } from '../../daemon/control/request.ts';
 import { parseRecord, pidOfRecordName } from '../../daemon/harness/claude-record.ts';
 import { parseReceipt } from '../../daemon/harness/claude-replies.ts';
+import { parseAdded, parseQueuePage } from '../../daemon/harness/codex-queue.ts';
+import { parseFrame, parseRefusal } from '../../daemon/harness/codex-rpc.ts';
+import { faultOf, leftOut, parseLoaded, parseThread, parseVersion } from '../../daemon/harness/codex-thread.ts';
 import { readCode } from '../../daemon/pairing.ts';
 import { parseAgentAt, parseHostAddress, parseHostRef, parseListenAddress } from '../../protocol/address.ts';
+import { boxLine, parseBoxLine } from '../../protocol/box.ts';
 import { channelHeader, parseChannelFrame } from '../../protocol/channel.ts';
 import { asFields, asList, decode, encode, whole } from '../../protocol/codec.ts';
 import { METHODS } from '../../protocol/control.ts';
@@ -25,6 +30,7 @@ import { ALICE, aliceKeys, AT, BOB, bobKeys, counted, ID, OTHER_ID, sealed, SESS
 import { computeVectors } from '../protocol/vectors.ts';
 import type { Chance } from './chance.ts';
 import { mutateBytes, mutateCbor, mutateJson } from './mutate.ts';
+import { LOCAL_TARGETS } from './targets-local.ts';
 
 export interface Target {
   readonly name: string;
@@ -60,6 +66,9 @@ const session = {
   reason: null,
   version: '2',
   startedAt: AT,
+  statusSince: AT,
+  quiet: true,
+  quietUntil: AT,
 } as const;
 const requests = [
   wire.encodeRequest({ type: 'deliver', envelope: message.signed, pieces: message.pieces }),
@@ -71,7 +80,7 @@ const requests = [
   wire.encodeRequest({ type: 'cancel', cancel }),
   wire.encodeRequest({ type: 'receipt', receipt }),
   wire.encodeRequest({ type: 'progress', ids: [ID, OTHER_ID] }),
-  wire.encodeRequest({ type: 'update', items: [progress] }),
+  wire.encodeRequest({ type: 'update', items: [progress], retry: true }),
   wire.encodeRequest({ type: 'sessions' }),
   wire.encodeRequest({
     type: 'pair',
@@ -124,6 +133,18 @@ const replies = ['held', 'delivered', 'denied', 'expired'].map((status) => ({
   status,
   status_detail: 'refused',
 }));
+const codexThread = {
+  id: SESSION,
+  cwd: '/tmp',
+  status: { type: 'active', activeFlags: ['waitingOnApproval'] },
+  ephemeral: false,
+  parentThreadId: null,
+  source: 'vscode',
+  canAcceptDirectInput: true,
+  createdAt: 1_790_000_000,
+  preview: 'secret',
+};
+const codexItem = { id: OTHER_ID, input: [{ type: 'text', text: 'secret' }], clientUserMessageId: `ax-${SESSION}` };
 const json = (value: unknown): Uint8Array => utf8(JSON.stringify(value));
 const text = (input: Uint8Array): string => Buffer.from(input).toString('utf8');
 
@@ -202,6 +223,39 @@ function takeControl(input: Uint8Array): void {
   const fields = asFields(decode(input), 'a request');
   const request = readControlRequest(whole(fields, 'id'), fields);
   if (!(METHODS as readonly string[]).includes(request.method)) throw new Error(`an unknown method passed: ${request.method}`);
+}
+
+/** A thread, whatever it is, gives no words of its own: its id, folder and times are checked, and the reasons are fixed. */
+function takeThread(input: Uint8Array): void {
+  const thread = parseThread(parseFrame(text(input)));
+  if (thread === undefined) return;
+  leftOut(thread);
+  const fault = faultOf(thread, { text: '0.171.0', isSupported: true });
+  if (fault !== undefined && !/^[a-z]+( [a-z]+)*( Codex version 0\.171\.0)?$/.test(fault))
+    throw new Error(`a reason of their own: ${fault}`);
+  if (JSON.stringify(thread).includes('secret')) throw new Error('a preview passed');
+}
+
+function takeQueue(input: Uint8Array): void {
+  const frame = parseFrame(text(input));
+  const kept = JSON.stringify([parseQueuePage(frame), parseAdded(frame)]);
+  if (kept.includes('secret')) throw new Error('the text of an item passed');
+}
+
+function takeVersion(input: Uint8Array): void {
+  const version = parseVersion(parseFrame(text(input)));
+  if (!/^(unknown|\d+\.\d+\.\d+(-[0-9a-z.]+)?)$/.test(version.text)) throw new Error(`no version: ${version.text}`);
+}
+
+/** What a pipe passes on in two pieces; a line that is taken is the very bytes that a good caller would have written. */
+function takeBox(input: Uint8Array): void {
+  const lines = new BoxLines();
+  const half = input.length >> 1;
+  for (const line of [input.subarray(0, half), input.subarray(half)].flatMap((piece) => lines.take(piece))) {
+    const request = parseBoxLine(line);
+    if (request !== undefined && Buffer.compare(boxLine(request).subarray(1, -1), line) !== 0)
+      throw new Error('another line than was read');
+  }
 }
 
 function takeText(input: Uint8Array): void {
@@ -287,7 +341,35 @@ export const TARGETS: readonly Target[] = [
     mutate: mutateJson,
     take: (input) => [parseRecord(text(input), 42), pidOfRecordName(text(input))],
   },
+  { name: 'codex-thread', good: [json({ thread: codexThread, readState: null })], mutate: mutateJson, take: takeThread },
+  {
+    name: 'codex-queue',
+    good: [json({ data: [codexItem, { ...codexItem, clientUserMessageId: '' }], nextCursor: '2' }), json({ queuedSubmission: codexItem })],
+    mutate: mutateJson,
+    take: takeQueue,
+  },
+  {
+    name: 'codex-version',
+    good: [json({ userAgent: 'codex-tui/0.171.0 (Debian 12.0.0; x86_64) xterm-256color (ax; 0.1.0)' })],
+    mutate: mutateJson,
+    take: takeVersion,
+  },
+  {
+    name: 'codex-answer',
+    good: [json({ data: [SESSION, SESSION], nextCursor: null }), json({ code: -32600, message: 'Invalid request: missing field `x`' })],
+    mutate: mutateJson,
+    take: (input) => [parseLoaded(parseFrame(text(input))), parseRefusal(parseFrame(text(input)))],
+  },
   { name: 'claude-reply', good: replies.map(json), mutate: mutateJson, take: (input) => parseReceipt(text(input)) },
+  {
+    name: 'box-line',
+    good: [
+      boxLine({ nonce: '0'.repeat(32), thread: SESSION, id: ID, code: 'a'.repeat(32), handOut: undefined }),
+      boxLine({ nonce: 'f'.repeat(32), thread: SESSION, id: OTHER_ID, code: '9'.repeat(32), handOut: '5'.repeat(24) }),
+    ],
+    mutate: mutateBytes,
+    take: takeBox,
+  },
   {
     name: 'text',
     good: [`alice@${BOB.hostId}`, `/ip4/192.0.2.7/tcp/1/p2p/${BOB.hostId}`, '/ip6/fe80::1/tcp/9', '/home/bob/app', ID, BOB.hostId].map(
@@ -296,4 +378,5 @@ export const TARGETS: readonly Target[] = [
     mutate: mutateBytes,
     take: takeText,
   },
+  ...LOCAL_TARGETS,
 ];
