@@ -7,8 +7,13 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 FORCE ?=
 SIM_SEEDS ?= 20000
-FUZZ_RUNS ?= 200000
+FUZZ_RUNS ?= 1000000
+GUIDED_RUNS ?= 200000
+STORM_MESSAGES ?= 10000
+STORM_KILLS ?= 500
 TEST_TIMEOUT_MS ?= 1200000
+# What an installed ax may run on, the first that is new enough. Never what a PATH finds: that may be a folder which an agent fills.
+SYSTEM_NODES ?= /usr/local/bin/node /usr/bin/node /opt/homebrew/bin/node
 
 root := $(CURDIR)
 NODE := $(root)/node_modules/node/bin/node
@@ -23,7 +28,7 @@ ESBUILD := node_modules/esbuild/bin/esbuild
 NODE_TEST := $(NODE) --test --test-concurrency=2 --test-timeout=$(TEST_TIMEOUT_MS) --test-reporter=./test/reporter.ts
 SOURCES := $(shell find protocol daemon cli -name '*.ts' 2>/dev/null)
 
-.PHONY: help install-deps build demo check typecheck lint format-check knip test test-unit test-e2e sim fuzz format install uninstall clean
+.PHONY: help install-deps build demo check typecheck lint format-check knip test test-unit test-e2e test-real test-real-all harness-table test-net test-big sim storm fuzz format install uninstall clean
 
 help: ## Lists the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -77,11 +82,32 @@ test-unit: install-deps ## Unit and contract tests only; FILES=... runs these fi
 test-e2e: install-deps build ## Tests with real processes only
 	@$(NODE_TEST) 'test/e2e/**/*.test.ts'
 
+test-real: install-deps build ## Tests against the genuine Claude Code and Codex (newest pinned versions, installed into a cache on first use)
+	@$(NODE_TEST) 'test/real/**/*.test.ts'
+
+test-real-all: install-deps build ## The same, and one older version of each
+	@AX_REAL_VERSIONS=all $(NODE_TEST) 'test/real/**/*.test.ts'
+
+test-net: install-deps build ## Several hosts in network namespaces, on a bad network (Linux, root); prints what was seen
+	@$(NODE_TEST) 'test/net/**/*.test.ts'
+	@$(NODE) test/net/table.ts
+
+test-big: install-deps build ## Starts and commands of a host with MESSAGES=1000000 messages, beside one with 1,000
+	@MESSAGES='$(MESSAGES)' $(NODE) test/big/run.ts
+
+harness-table: $(STAMP) ## Writes what these tests saw last into docs/harnesses.md
+	@$(NODE) test/real/table.ts
+
 sim: install-deps ## Simulates SIM_SEEDS=20000 worlds; SEED=77 replays one
 	@SIM_SEEDS='$(SIM_SEEDS)' SEED='$(SEED)' $(NODE) test/sim/run.ts
 
-fuzz: install-deps ## Feeds FUZZ_RUNS=200000 broken inputs to every parser of foreign bytes
+storm: install-deps build ## Sends STORM_MESSAGES=10000 messages under STORM_KILLS=500 kills of daemons and commands, then compares the books
+	@STORM_MESSAGES='$(STORM_MESSAGES)' STORM_KILLS='$(STORM_KILLS)' SEED='$(or $(SEED),1)' \
+	  $(NODE) --test --test-timeout=7200000 --test-reporter=./test/reporter.ts test/e2e/survive.test.ts
+
+fuzz: install-deps ## Feeds FUZZ_RUNS=1000000 broken inputs to every parser of foreign bytes, then GUIDED_RUNS=200000 that are led by coverage
 	@FUZZ_RUNS='$(FUZZ_RUNS)' $(NODE_TEST) 'test/fuzz/**/*.test.ts'
+	@GUIDED_RUNS='$(GUIDED_RUNS)' $(NODE) test/fuzz/guided.ts
 
 format: install-deps ## Formats the sources
 	@$(OXFMT) .
@@ -103,17 +129,17 @@ install: install-deps build ## Installs ax under PREFIX=/usr/local (DESTDIR hono
 	if [ -d skills ]; then cp -R skills "$$stage"; fi; \
 	(cd "$$stage" && npm ci --omit=dev --ignore-scripts --no-progress --loglevel=error --no-audit --no-fund </dev/null >/dev/null); \
 	rm -f "$$stage/package-lock.json" "$$stage/.npmrc"; \
-	system=$$(command -v node || true); \
-	if [ -z "$$system" ] || ! "$$system" -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 22 || (a === 22 && b >= 12) ? 0 : 1)'; then \
-	  system=''; mkdir -p "$$stage/node/bin"; cp '$(NODE)' "$$stage/node/bin/node"; \
-	fi; \
+	system=''; \
+	for node in $(SYSTEM_NODES); do \
+	  if [ -x "$$node" ] && "$$node" -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 22 || (a === 22 && b >= 12) ? 0 : 1)'; then system=$$node; break; fi; \
+	done; \
+	if [ -z "$$system" ]; then mkdir -p "$$stage/node/bin"; cp '$(NODE)' "$$stage/node/bin/node"; fi; \
 	{ echo '#!/bin/sh'; \
 	  echo '# Starts ax-agent-exchange with the Node it was installed for.'; \
 	  echo "lib='$(PREFIX)/lib/ax'"; \
 	  echo '[ -x "$$lib/node/bin/node" ] && exec "$$lib/node/bin/node" "$$lib/dist/ax.cjs" "$$@"'; \
 	  if [ -n "$$system" ]; then echo "[ -x '$$system' ] && exec '$$system' \"\$$lib/bin/ax\" \"\$$@\""; fi; \
-	  echo 'command -v node >/dev/null && exec node "$$lib/bin/ax" "$$@"'; \
-	  echo 'echo "ax: no Node found; ax needs Node 22.12 or newer, install one or run make install again." >&2'; \
+	  echo 'echo "ax: the Node it was installed for is gone; run make install again." >&2'; \
 	  echo 'exit 1'; } >"$$stage/launcher"; \
 	chmod 755 "$$stage/launcher"; mv "$$stage/launcher" '$(launcher).new'; \
 	rm -rf '$(lib).old'; if [ -e '$(lib)' ]; then mv '$(lib)' '$(lib).old'; fi; \

@@ -18,7 +18,10 @@ export interface Body {
   readonly isFromStdin: boolean;
 }
 
-/** AxError `usage` for none or several sources, `invalid_argument` when empty, `too_large`, `not_found` for the file. */
+const MISSING = 'the body is missing';
+const HOW = 'give it as text, with --message TEXT, with --file PATH, or on stdin';
+
+/** AxError `usage` for none or several sources and for no bytes; of a file `invalid_argument` (empty, unreadable), `too_large`, `not_found`. */
 export async function readBody(positional: string | undefined, options: Options): Promise<Body> {
   const message = textOption(options, 'message');
   const file = textOption(options, 'file');
@@ -26,15 +29,17 @@ export async function readBody(positional: string | undefined, options: Options)
   const given = [positional, message, file].filter((source) => source !== undefined).length;
   if (given > 1) throw new AxError('usage', 'give the body once: as text, with --message, with --file, or on stdin');
   if (given === 0 && process.stdin.isTTY) {
-    throw new AxError('usage', 'the body is missing: give it as text, with --message, with --file, or on stdin');
+    throw new AxError('usage', MISSING, { fix: HOW });
   }
   const isFromStdin = given === 0 || positional === '-' || file === '-';
   let bytes: Uint8Array;
   if (isFromStdin) bytes = await awaiting('the body on stdin', readUpTo(process.stdin));
   else if (file !== undefined) bytes = await readFileBody(file);
   else bytes = requireFits(new TextEncoder().encode(positional ?? message ?? ''));
-  if (bytes.length === 0) throw new AxError('invalid_argument', 'the body is empty');
-  return { bytes, isFromStdin };
+  if (bytes.length > 0) return { bytes, isFromStdin };
+  if (file !== undefined && file !== '-')
+    throw new AxError('invalid_argument', `the body is empty: there is nothing in ${file}`, { fix: HOW });
+  throw new AxError('usage', given === 0 ? MISSING : 'the body is empty', { fix: HOW });
 }
 
 function tooLarge(found: string): AxError {

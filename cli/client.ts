@@ -4,7 +4,7 @@
  * Owns what a missing, silent, foreign or differently versioned daemon is told as. It decides nothing about a result.
  * Invariant: every failure is an AxError, and `wasContacted` tells the ones after which the request may have reached the daemon.
  */
-import { lstatSync } from 'node:fs';
+import { accessSync, constants, lstatSync } from 'node:fs';
 import type { Stats } from 'node:fs';
 import { createConnection } from 'node:net';
 import type { Socket } from 'node:net';
@@ -17,12 +17,30 @@ import type { ErrorDetails } from '../protocol/errors.ts';
 import { encodeFrame, readFrames } from '../protocol/frame.ts';
 import { MAX_POLL_MS } from '../protocol/limits.ts';
 import { AX_VERSION, CONTROL_PROTOCOL } from '../protocol/version.ts';
-import { axCommand } from './environment.ts';
+import { axCommand, requireOneShell } from './environment.ts';
 import type { Environment } from './environment.ts';
+import { lockHolder } from './lock-holder.ts';
 import { awaiting } from './wait.ts';
 
-/** Longest wait for an answer, ms: a long poll and room for the daemon's own bounds. */
-const ANSWER_TIMEOUT_MS = MAX_POLL_MS + 35_000;
+/** Longest wait for an answer, ms: of a long poll, or where the daemon asks others or writes much, with room for its own bounds. */
+const LONG_ANSWER_MS = MAX_POLL_MS + 35_000;
+/** The same for everything else, which a daemon that runs answers out of what it holds. */
+const ANSWER_MS = 10_000;
+const LONG: ReadonlySet<Method> = new Set<Method>([
+  'admin.events',
+  'admin.retry',
+  'agent.sandbox_fetch',
+  'agent.sessions',
+  'agent.setup',
+  'daemon.backup',
+  'host.join',
+  'host.ping',
+  'message.confirm',
+  'message.fetch',
+  'message.reply',
+  'message.send',
+  'message.wait',
+]);
 const FROZEN: ReadonlySet<Method> = new Set<Method>(['daemon.hello', 'daemon.stop']);
 
 const contacted = new WeakSet<AxError>();
@@ -31,28 +49,39 @@ export interface CallOptions {
   /** What the user reads after 2 s: "waiting for …"; null when it was said before. */
   readonly what?: string | null;
   readonly timeoutMs?: number;
+  /** Aborted, it ends the request at once: AxError `timeout`. */
+  readonly signal?: AbortSignal;
 }
 
 /** Asks this host's daemon. The result has the fields that protocol/control.ts names for the method. */
 export async function call<T>(environment: Environment, method: Method, params: object = {}, options: CallOptions = {}): Promise<T> {
+  requireOneShell(environment, method, params);
   requireOwnSocket(environment);
   const what = options.what === undefined ? 'the daemon to answer' : options.what;
-  const answer = exchange(environment, method, params, options.timeoutMs ?? ANSWER_TIMEOUT_MS);
+  const answer = exchange(
+    environment,
+    method,
+    params,
+    options.timeoutMs ?? (LONG.has(method) ? LONG_ANSWER_MS : ANSWER_MS),
+    options.signal,
+  );
   return (await (what === null ? answer : awaiting(what, answer))) as T;
 }
 
-async function exchange(environment: Environment, method: Method, params: object, timeoutMs: number): Promise<Fields> {
+async function exchange(
+  environment: Environment,
+  method: Method,
+  params: object,
+  timeoutMs: number,
+  signal: AbortSignal | undefined,
+): Promise<Fields> {
   const { origin, session, socketPath } = environment;
   const request: ControlRequest = { v: CONTROL_PROTOCOL, id: 1, method, params: { ...params }, origin, session };
   const frame = encodeFrame(encode(request));
   const socket = await connect(environment);
-  const timer = setTimeout(
-    () =>
-      socket.destroy(
-        new AxError('timeout', `the daemon gave no answer in ${Math.round(timeoutMs / 1000)} s`, { details: { socket: socketPath } }),
-      ),
-    timeoutMs,
-  );
+  const timer = setTimeout(() => socket.destroy(silent(environment, timeoutMs)), timeoutMs);
+  const onAbort = (): void => void socket.destroy(new AxError('timeout', 'the request was given up', { details: { socket: socketPath } }));
+  signal?.addEventListener('abort', onAbort, { once: true });
   try {
     socket.write(frame);
     for await (const answer of readFrames(socket)) return readAnswer(environment, method, answer);
@@ -63,8 +92,20 @@ async function exchange(environment: Environment, method: Method, params: object
     throw failure;
   } finally {
     clearTimeout(timer);
+    signal?.removeEventListener('abort', onAbort);
     socket.destroy();
   }
+}
+
+/** A daemon that takes connections and does not answer: a suspended one is named as that, with what wakes it; nothing is signalled here. */
+function silent(environment: Environment, timeoutMs: number): AxError {
+  const holder = lockHolder(environment);
+  const isStopped = holder?.isStopped === true;
+  const why = isStopped ? `: its process ${holder.pid} is suspended, by a signal or a debugger` : '';
+  return new AxError('timeout', `the daemon gave no answer in ${Math.round(timeoutMs / 1000)} s${why}`, {
+    fix: isStopped ? `kill -CONT ${holder.pid}` : axCommand(environment.ax, 'doctor'),
+    details: { socket: environment.socketPath },
+  });
 }
 
 function lost(path: string, cause?: unknown): AxError {
@@ -87,7 +128,7 @@ async function connect(environment: Environment): Promise<Socket> {
 
 /** What a socket that cannot be reached is told as; exported for its test. */
 export function asConnectError(environment: Environment, error: NodeJS.ErrnoException): AxError {
-  const { socketPath, harnessShell } = environment;
+  const { socketPath } = environment;
   if (error.code === 'EACCES') {
     const owner = ownerOf(socketPath);
     if (owner !== process.getuid?.())
@@ -97,19 +138,42 @@ export function asConnectError(environment: Environment, error: NodeJS.ErrnoExce
         cause: error,
       });
   }
-  if (error.code === 'EPERM' || (error.code === 'EACCES' && harnessShell !== null)) {
-    return new AxError('sandboxed', `this shell may not reach the daemon at ${socketPath}: it looks like a sandbox`, {
-      fix: 'run the same command outside the sandbox, or ask the owner of this host to allow it there',
-      details: { socket: socketPath },
-      cause: error,
-    });
-  }
+  if (error.code === 'EPERM' || (error.code === 'EACCES' && mayWrite(socketPath))) return sandboxed(environment, error);
   const why = error.code === 'ENOENT' || error.code === 'ECONNREFUSED' ? '' : ` (${error.code ?? error.message})`;
   return new AxError('daemon_unavailable', `no daemon answers at ${socketPath}${why}`, {
     fix: axCommand(environment.ax, 'daemon', 'start'),
     details: { socket: socketPath },
     cause: error,
   });
+}
+
+/** The system itself forbids the connection, though owner and modes allow it: told the same whatever the variables say. */
+function sandboxed(environment: Environment, cause: Error): AxError {
+  const { ax, harnessShell, socketPath } = environment;
+  const rules = axCommand(ax, 'agent', 'allow-rules', '--harness', harnessShell ?? 'H');
+  const pipe = axCommand(ax, 'agent', 'sandbox-fetch', 'on');
+  return new AxError('sandboxed', `a sandbox around this shell lets no command connect to the daemon (${socketPath})`, {
+    fix: `ask your user to run, in their own terminal, \`${rules}\` (these two commands then run outside) or \`${pipe}\` (fetch works inside); or run this command again with ${ESCALATION[harnessShell ?? 'none']}`,
+    details: { socket: socketPath },
+    cause,
+  });
+}
+
+/** How each harness runs one command outside, for its user to approve. */
+const ESCALATION = {
+  codex: 'sandbox_permissions "require_escalated"',
+  claude: 'dangerouslyDisableSandbox',
+  none: "the harness's own escalation, which asks your user",
+} as const;
+
+/** Do owner and modes allow what the system refused? */
+function mayWrite(path: string): boolean {
+  try {
+    accessSync(path, constants.W_OK);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 /** Owner of the path, or of the nearest folder above it that can be seen. */
@@ -145,16 +209,24 @@ function isOwn(found: Stats): boolean {
   return found.isDirectory() && found.uid === process.getuid?.() && (found.mode & 0o077) === 0;
 }
 
-function readAnswer(environment: Environment, method: Method, frame: Uint8Array): Fields {
+/** The result in an answer of the daemon, whatever way it came. AxError as the daemon answered. */
+export function readAnswer(environment: Environment, method: Method, frame: Uint8Array): Fields {
   const answer = asFields(decode(frame), 'an answer');
   const v = whole(answer, 'v');
-  if (v !== CONTROL_PROTOCOL && !FROZEN.has(method)) throw versionsDiffer(environment, undefined, v);
+  if (v !== CONTROL_PROTOCOL && !FROZEN.has(method)) throw versionsDiffer(environment, versionIn(answer), v);
   if (flag(answer, 'ok')) return asFields(answer['result'], 'a result');
   const body = asFields(answer['error'], 'an error');
   const code = body['code'];
   // Told before the request was read (no connection free), or by a daemon on its way out; the two methods wait for a peer that may say the same.
   const isOwn = (code === 'limit' && answer['id'] === 0) || (code === 'shutting_down' && method !== 'host.join' && method !== 'host.ping');
   throw readError(environment, body, isOwn ? { socket: environment.socketPath } : undefined);
+}
+
+/** The version that a daemon of another protocol names in its refusal, which is all that is read of it. */
+function versionIn(answer: Fields): string | undefined {
+  const { error } = answer as { readonly error?: { readonly details?: { readonly daemon_version?: unknown } | null } | null };
+  const found = error?.details?.daemon_version;
+  return typeof found === 'string' && /^[\w.+-]{1,64}$/.test(found) ? found : undefined;
 }
 
 function readError(environment: Environment, body: Fields, own: ErrorDetails | undefined): AxError {

@@ -2,10 +2,12 @@
  * How a command is declared: global flags, help with an example, and the way from parsed words to what a verb does.
  *
  * Owns the placing of the global flags (--state-dir and --profile stand before the noun only, the others anywhere) and the reading of
- * values typed as numbers, durations and lists. Throws AxError `usage` or `invalid_argument`, never prints.
+ * values typed as numbers, durations and lists.  What is wrong with a line as it
+ * was typed, and is seen without a daemon, is AxError `usage` and nothing else (docs/adr/0011). Never prints.
  */
 import { Command } from 'commander';
 import { AxError } from '../protocol/errors.ts';
+import { didYouMean } from '../protocol/nearest.ts';
 import { FORMATS, readEnvironment } from './environment.ts';
 import type { Environment, GlobalFlags } from './environment.ts';
 import { AfterAnswer } from './failure.ts';
@@ -109,6 +111,11 @@ function globalFlags(leaf: Command): GlobalFlags {
   };
 }
 
+/** Adds the flag that a verb which changes trust asks for inside an agent's shell. */
+export function asOwner(command: Command): Command {
+  return command.option('--as-owner', "inside an agent's shell: the owner told you to");
+}
+
 export function textOption(options: Options, key: string): string | undefined {
   const value = options[key];
   return typeof value === 'string' ? value : undefined;
@@ -123,7 +130,7 @@ export function durationOption(options: Options, key: string, flag: string, min:
   const match = /^(\d{1,9})(ms|s|m|h|d)$/.exec(typed);
   const value = match === null ? 0 : Number(match[1]) * (UNITS[match[2] ?? ''] ?? 0);
   if (value < min || !Number.isSafeInteger(value))
-    throw new AxError('invalid_argument', `${flag} takes a span of at least ${span(min)} with its unit, such as 30s, 15m, 72h or 7d`);
+    throw new AxError('usage', `${flag} takes a span of at least ${span(min)} with its unit, such as 30s, 15m, 72h or 7d`);
   return value;
 }
 
@@ -132,8 +139,25 @@ export function wholeOption(options: Options, key: string, flag: string, min: nu
   const typed = textOption(options, key);
   if (typed === undefined) return undefined;
   const value = /^\d{1,15}$/.test(typed) ? Number(typed) : -1;
-  if (value < min) throw new AxError('invalid_argument', `${flag} takes a whole number from ${min} on`);
+  if (value < min) throw new AxError('usage', `${flag} takes a whole number from ${min} on`);
   return value;
+}
+
+/** What a parser of the protocol makes of a word of the line; what it refuses is a fault of the line: AxError `usage`. */
+export function inLine<T>(parse: () => T): T {
+  try {
+    return parse();
+  } catch (error) {
+    if (!(error instanceof AxError) || (error.code !== 'invalid_argument' && error.code !== 'too_large')) throw error;
+    throw new AxError('usage', error.message, { ...(error.fix === undefined ? {} : { fix: error.fix }), cause: error });
+  }
+}
+
+/** Words that must all be some of the known ones. AxError `usage`, naming them. */
+export function known<T extends readonly string[] | undefined>(typed: T, what: string, words: readonly string[]): T {
+  const odd = typed?.find((word) => !words.includes(word));
+  if (odd === undefined) return typed;
+  throw new AxError('usage', `"${odd}" is no ${what} (${words.join(', ')})${didYouMean(odd, words)}`);
 }
 
 /** For an option that may be given several times, each time with several values between commas. */

@@ -40,19 +40,18 @@ async function tryPrint(text: string): Promise<boolean> {
   }
 }
 
-/** Words before a command that is to be run on the other host: neither this host's path nor its state folder belongs into it. */
-const ELSEWHERE = /(?:on that host|on the other host|there|a new one)$/i;
+/**
+ * Words before a command that is to be run on the other host: neither this host's path nor its state folder belongs into it. `on NAME` is
+ * how the daemon's sentences name that host; a test holds all of them against this.
+ */
+const ELSEWHERE = /(?:\bon [A-Za-z0-9][\w.-]*|\bon that host|\bon the other host|\bthere|\ba new one)$/i;
 /** Candidates of an id that are named; whoever typed too little of it knows that with five. */
 const NAMED_IDS = 5;
 
 /** The daemon names commands as `ax …`: here they become what this shell can run, with the program's path and the state folder. */
 function readyToRun(error: AxError, args: readonly string[]): AxError {
   if (error.fix === undefined || error.code === 'usage') return error;
-  const called = axCommand(axOf(args));
-  const fix = error.fix.replaceAll(
-    /(^|[:;,] )ax (?=(?:daemon|host|agent|send|messages|admin) )/g,
-    (found, before: string, at: number, whole: string) => (ELSEWHERE.test(whole.slice(0, at)) ? found : `${before}${called} `),
-  );
+  const fix = readyFix(error.fix, axCommand(axOf(args)));
   return fix === error.fix
     ? error
     : new AxError(error.code, error.message, {
@@ -60,6 +59,14 @@ function readyToRun(error: AxError, args: readonly string[]): AxError {
         ...(error.details === undefined ? {} : { details: error.details }),
         cause: error.cause,
       });
+}
+
+/** The words of a fix of the daemon's with `called` for `ax`, but where they are for the other host. */
+export function readyFix(fix: string, called: string): string {
+  return fix.replaceAll(
+    /(^|[:;,] |\()ax (?=(?:daemon|host|agent|send|messages|admin) )/g,
+    (found, before: string, at: number, whole: string) => (ELSEWHERE.test(whole.slice(0, at)) ? found : `${before}${called} `),
+  );
 }
 
 function humanError(error: AxError): string {

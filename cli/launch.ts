@@ -16,6 +16,7 @@ import type { ErrorDetails } from '../protocol/errors.ts';
 import { call } from './client.ts';
 import { axCommand, daemonEnvironment, daemonProgram } from './environment.ts';
 import type { Environment } from './environment.ts';
+import { lockHolder } from './lock-holder.ts';
 import { visible } from './output.ts';
 import { awaiting, retryUntil } from './wait.ts';
 
@@ -45,8 +46,35 @@ export async function greet(environment: Environment): Promise<Hello | undefined
   } catch (error) {
     // One that is another user's listens all right: nothing may be started in its place.
     if (error instanceof AxError && error.code === 'daemon_unavailable' && error.details?.['owner_uid'] === undefined) return undefined;
+    if (error instanceof AxError && error.code === 'timeout') throw silent(environment, error);
     throw error;
   }
+}
+
+/** Something listens and says nothing: which process that is, where it can be told, and what a person can do. Nothing is signalled here. */
+function silent(environment: Environment, cause: AxError): AxError {
+  const { socketPath } = environment;
+  const holder = lockHolder(environment);
+  const details = { socket: socketPath };
+  if (holder?.isStopped === true)
+    return new AxError('timeout', `the daemon (process ${holder.pid}) is suspended, by a signal or a debugger, and answers nothing`, {
+      fix: `kill -CONT ${holder.pid}`,
+      details,
+      cause,
+    });
+  const who = holder === undefined ? `a process holds ${socketPath}` : `the daemon (process ${holder.pid}) holds ${socketPath}`;
+  return new AxError('timeout', `${who} but does not answer; end it by hand`, {
+    fix: axCommand(environment.ax, 'daemon', 'logs'),
+    details,
+    cause,
+  });
+}
+
+/** Nothing is started inside a sandbox: it would end with the command and have no network. AxError `sandboxed`. */
+export async function requireNoSandbox(environment: Environment): Promise<void> {
+  await greet(environment).catch((error: unknown) => {
+    if (error instanceof AxError && error.code === 'sandboxed') throw error;
+  });
 }
 
 export interface LaunchFlags {
@@ -127,6 +155,26 @@ function failureOf(said: Record<string, unknown>, message: unknown): AxError | u
     ...(typeof fix === 'string' ? { fix } : {}),
     ...(typeof details === 'object' && details !== null ? { details: details as ErrorDetails } : {}),
   });
+}
+
+/** Has the daemon's program do one thing instead of running, and gives the object it answers; AxError as it was told, `internal` without. */
+export async function askProgram(environment: Environment, words: readonly string[]): Promise<Record<string, unknown>> {
+  const args = [daemonProgram(), '--state-dir', environment.stateDir, ...words, '--format', 'json'];
+  const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'pipe'], env: daemonEnvironment() });
+  let out = '';
+  let log = '';
+  child.stdout.setEncoding('utf8').on('data', (chunk: string) => (out += chunk));
+  child.stderr.setEncoding('utf8').on('data', (chunk: string) => (log = (log + chunk).slice(-16_384)));
+  const status = await new Promise<number | string>((resolve, reject) => {
+    child.once('error', reject);
+    child.once('close', (code, signal) => resolve(code ?? `none, by ${signal ?? 'a signal'}`));
+  });
+  const said = objectOf(out.trim());
+  if (status === 0 && said?.['ok'] === true) return said;
+  const error = said?.['type'] === 'error' ? objectOf(JSON.stringify(said['error'])) : undefined;
+  const failure = error === undefined ? undefined : failureOf(error, error['message']);
+  const last = log.trimEnd().split('\n').at(-1) ?? '';
+  throw failure ?? new AxError('internal', `the daemon's program ended with status ${status}: ${visible(wordsOf(last)).slice(0, 500)}`);
 }
 
 /** Starts the daemon in the background and resolves when it answers; AxError `daemon_unavailable` with its last word when it ends instead. */

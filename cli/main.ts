@@ -5,8 +5,10 @@
  * envelope on stdout; otherwise one line on stderr and, where there is one, a `fix:` line.
  */
 import { AX_VERSION } from '../protocol/version.ts';
+import { mendStreams } from './streams.ts';
 
 async function main(args: readonly string[]): Promise<void> {
+  mendStreams();
   // A reader that has closed the pipe early is told by the write itself; unheard, the event would end the process with a stack.
   process.stdout.on('error', () => {});
   process.stderr.on('error', () => {});

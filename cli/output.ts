@@ -67,7 +67,8 @@ function decodePieces(bytes: Uint8Array, strict: InstanceType<typeof TextDecoder
   return text;
 }
 
-const isTime = (key: string): boolean => key === 'at' || key.endsWith('_at') || key === 'since' || key === 'quiet_until';
+const isTime = (key: string): boolean =>
+  key === 'at' || key.endsWith('_at') || key === 'since' || key.endsWith('_since') || key === 'quiet_until';
 
 /** The same value with every wall-clock field (ms) as RFC 3339 in UTC. */
 export function withTimes(value: unknown, key = ''): unknown {
@@ -109,13 +110,18 @@ export function render(format: Format, answer: Answer): string {
 function delimited(format: 'csv' | 'tsv', columns: readonly string[], values: readonly Fields[], isTerminal: boolean): string {
   const separator = format === 'csv' ? ',' : '\t';
   const cell = (value: unknown, key: string): string => {
-    const text = cellText(withTimes(value, key));
+    const text = withoutFormula(cellText(withTimes(value, key)), value);
     // Into a pipe too: what reads it may be an agent's shell. The exact bytes are JSON's and --output's.
     const shown = isTerminal ? visible(text) : visibleLines(text);
     return /[",\t\r\n]/.test(shown) ? `"${shown.replaceAll('"', '""')}"` : shown;
   };
   const lines = [columns.join(separator), ...values.map((row) => columns.map((key) => cell(row[key], key)).join(separator))];
   return lines.map((line) => `${line}\r\n`).join('');
+}
+
+/** A spreadsheet runs a text that looks like a formula, and it may be a peer's: with an apostrophe in front it shows it. Numbers stay. */
+function withoutFormula(text: string, value: unknown): string {
+  return typeof value !== 'number' && /^\s*[=+\-@＝＋－＠]/.test(text) ? `'${text}` : text;
 }
 
 function cellText(value: unknown): string {
@@ -227,6 +233,14 @@ export function span(ms: number): string {
 /** A number with its noun. */
 export function count(number: number, one: string, several: string): string {
   return `${number} ${number === 1 ? one : several}`;
+}
+
+const MAX_NAMED = 8;
+
+/** Names in one line: the first few, and how many more there are. */
+export function listed(names: readonly string[]): string {
+  const shown = names.slice(0, MAX_NAMED);
+  return `${shown.join(', ')}${names.length > shown.length ? ` and ${names.length - shown.length} more` : ''}`;
 }
 
 /** Bytes for people. */

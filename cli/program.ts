@@ -5,30 +5,38 @@
  * that is not complete shows its help on stderr with status 2.
  */
 import { CommanderError } from 'commander';
-import type { Command } from 'commander';
+import type { Command, OutputConfiguration } from 'commander';
 import { AxError } from '../protocol/errors.ts';
 import { AX_VERSION } from '../protocol/version.ts';
 import { program } from './command.ts';
 import { addAdmin } from './commands/admin.ts';
+import { addAdminSend } from './commands/admin-send.ts';
 import { addAgent } from './commands/agent.ts';
+import { addCompletion } from './commands/completion.ts';
 import { addDaemon } from './commands/daemon.ts';
+import { addDoctor } from './commands/doctor.ts';
 import { addHost } from './commands/host.ts';
 import { addMessages } from './commands/messages.ts';
 import { addSend } from './commands/send.ts';
-import { formatOf } from './environment.ts';
+import { axCommand, axOf, formatOf } from './environment.ts';
 import { printOut } from './output.ts';
+
+/** The whole tree, ready to parse a line; what commander itself has to say goes to `output`. */
+export function commandTree(output: OutputConfiguration): Command {
+  const root = program(AX_VERSION).configureOutput(output);
+  for (const add of [addSend, addMessages, addAgent, addHost, addDaemon, addAdmin, addAdminSend, addDoctor, addCompletion]) add(root);
+  return root;
+}
 
 /** Runs one command line (without node and script). Throws what it ended with. */
 export async function run(args: readonly string[]): Promise<void> {
-  const root = program(AX_VERSION);
   let out = '';
   let err = '';
-  root.configureOutput({ writeOut: (text) => void (out += text), writeErr: (text) => void (err += text) });
-  for (const add of [addSend, addMessages, addAgent, addHost, addDaemon, addAdmin]) add(root);
+  const root = commandTree({ writeOut: (text) => void (out += text), writeErr: (text) => void (err += text) });
   try {
-    await root.parseAsync([...args], { from: 'user' });
+    await root.parseAsync(withoutHelpWord(root, args), { from: 'user' });
   } catch (error) {
-    if (!(error instanceof CommanderError)) throw error;
+    if (!(error instanceof CommanderError)) throw withHelp(root, args, error);
     if (
       error.code === 'commander.helpDisplayed' ||
       error.code === 'commander.version' ||
@@ -41,10 +49,26 @@ export async function run(args: readonly string[]): Promise<void> {
   }
 }
 
+/** How ax shows what a line may hold, ready to run in this shell. */
+function helpLine(args: readonly string[], words: readonly string[]): string {
+  return axCommand(axOf(args), ...words, '--help');
+}
+
+/** A fault of the line that names no way out has the help of its command as one. */
+function withHelp(root: Command, args: readonly string[], thrown: unknown): unknown {
+  if (!(thrown instanceof AxError) || thrown.code !== 'usage' || thrown.fix !== undefined) return thrown;
+  return new AxError('usage', thrown.message, {
+    fix: helpLine(args, commandWords(root, args)),
+    ...(thrown.details === undefined ? {} : { details: thrown.details }),
+    cause: thrown,
+  });
+}
+
 function usageError(root: Command, args: readonly string[], error: CommanderError, written: string): AxError {
   const words = commandWords(root, args);
-  const fix = ['ax', ...words, '--help'].join(' ');
-  const unknown = error.code === 'commander.help' ? unknownHelp(root, args) : undefined;
+  const fix = helpLine(args, words);
+  const unknown =
+    error.code.startsWith('commander.help') || error.code === 'commander.unknownCommand' ? unknownHelp(root, args) : undefined;
   if (unknown !== undefined) return new AxError('usage', `unknown command '${unknown}'`, { fix });
   if (error.code === 'commander.help') {
     if (formatOf(args) !== 'json') process.stderr.write(`${written}\n`);
@@ -57,15 +81,34 @@ function usageError(root: Command, args: readonly string[], error: CommanderErro
   return new AxError('usage', message, { fix });
 }
 
-/** The word behind `help` that names no command, where there is one. */
-function unknownHelp(root: Command, args: readonly string[]): string | undefined {
+/** `ax help messages fetch` is `ax messages fetch --help`, however deep; a line that names no command stays as it is, to be told as that. */
+function withoutHelpWord(root: Command, args: readonly string[]): string[] {
+  const at = helpAt(root, args);
+  if (at < 0 || at === args.length - 1 || unknownHelp(root, args) !== undefined) return [...args];
+  return [...args.slice(0, at), ...args.slice(at + 1), '--help'];
+}
+
+/** Where the word `help` stands in place of a command; -1 for nowhere. */
+function helpAt(root: Command, args: readonly string[]): number {
   let at = root;
   for (const [i, arg] of args.entries()) {
-    if (arg === 'help') {
-      const asked = args[i + 1];
-      return asked === undefined || asked.startsWith('-') || find(at, asked) !== undefined ? undefined : asked;
-    }
+    if (at.commands.length === 0) return -1; // what follows are words of that command
+    if (arg === 'help') return i;
     at = find(at, arg) ?? at;
+  }
+  return -1;
+}
+
+/** The first word behind `help` that names no command, where there is one. */
+function unknownHelp(root: Command, args: readonly string[]): string | undefined {
+  const start = helpAt(root, args);
+  if (start < 0) return undefined;
+  let at = commandWords(root, args.slice(0, start)).reduce((node, word) => find(node, word) ?? node, root);
+  for (const asked of args.slice(start + 1)) {
+    if (asked.startsWith('-')) return undefined;
+    const next = find(at, asked);
+    if (next === undefined) return asked;
+    at = next;
   }
   return undefined;
 }

@@ -26,6 +26,12 @@ export function pause(ms: number): Promise<void> {
   return new Promise((resolve) => void setTimeout(resolve, ms));
 }
 
+/** Calls `tick` every so many ms until the function it gives is called; keeps no process alive. */
+export function every(ms: number, tick: () => void): () => void {
+  const timer = setInterval(tick, ms).unref();
+  return () => clearInterval(timer);
+}
+
 /** Tries until `attempt` gives a value or `timeoutMs` have passed; then undefined. */
 export async function retryUntil<T>(timeoutMs: number, everyMs: number, attempt: () => Promise<T | undefined>): Promise<T | undefined> {
   const passed = stopwatch();

@@ -114,6 +114,10 @@ export class Addressing {
     const found = host.local ? pick(await this.#deps.discovery.local()) : (pick(await this.#list(host)) ?? pick(await this.#list(host, 0)));
     if (found === undefined)
       throw new AxError('not_found', `there is no live session ${session} on ${host.name}`, { fix: `ax agent sessions ${host.name}` });
+    if (host.local && (await this.#deps.files.canonicalFolder(found.workspace)) === undefined)
+      throw new AxError('not_found', `the folder of that session, ${found.workspace}, is gone or was moved`, {
+        fix: 'send to a session that was started where the folder is now: ax agent sessions Localhost',
+      });
     if (found.harness !== harness) throw new AxError('invalid_argument', `that session belongs to ${found.harness}, not to ${harness}`);
     return { host, harness, workspace: parseWorkspace(found.workspace), session, live: true };
   }

@@ -4,8 +4,9 @@
  * Owns one table, by code; only codes cross the peer wire, so the sentence is made here. A cause that this host found itself
  * (a deadline, a dial that failed, a lost cancel) already is a sentence and stays as it is. Never names a path of the other host.
  */
+import type { CauseRow } from '../protocol/control.ts';
 import type { ErrorCode } from '../protocol/errors.ts';
-import type { Cause } from './outbox.ts';
+import type { Cause } from './sent-row.ts';
 
 export interface Explained {
   /** What is the matter, without a full stop. */
@@ -29,7 +30,11 @@ const WORDS: Partial<Record<ErrorCode, Words>> = {
     next: `look where its sessions work (ax agent sessions ${host}), or make the folder there, and send again`,
   }),
   untrusted_peer: both((host) => `${host} does not know this host`, allow),
-  grant_missing: both((host) => `${host} does not allow this host to leave messages there`, allow),
+  grant_missing: both(
+    (host) => `${host} does not allow this host to leave messages there`,
+    (host) =>
+      `its owner must allow it, on ${host}: ax host grant HERE write notify (HERE: how ${host} calls this host); it then goes by itself`,
+  ),
   throttled: both((host) => `${host} takes no more from this host for a while`, retried),
   busy: both((host) => `${host} is busy`, retried),
   shutting_down: both((host) => `ax on ${host} is starting or stopping`, retried),
@@ -75,6 +80,12 @@ const WORDS: Partial<Record<ErrorCode, Words>> = {
 export function explain(cause: Cause, host: string, workspace: string): Explained {
   const words = Object.hasOwn(WORDS, cause.code) ? WORDS[cause.code as ErrorCode] : undefined;
   return words?.(host, workspace) ?? { what: cause.message, next: '' };
+}
+
+/** The same as a row of an answer. */
+export function causeRow(cause: Cause, host: string, workspace: string): CauseRow {
+  const { code, at, retryAfterMs } = cause;
+  return { code, message: sentence(cause, host, workspace), at, ...(retryAfterMs === undefined ? {} : { retry_after_ms: retryAfterMs }) };
 }
 
 /** The same as one sentence. */

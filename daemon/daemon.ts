@@ -5,29 +5,23 @@
  * code in both. `call` is the whole local API; it knows no transport.
  */
 import type { DaemonStatus } from '../protocol/control.ts';
-import { AxError } from '../protocol/errors.ts';
-import type { HostKey } from '../protocol/identity.ts';
+import { AxError, toAxError } from '../protocol/errors.ts';
 import type { HostId } from '../protocol/ids.ts';
-import { SESSIONS_TIMEOUT_MS } from '../protocol/limits.ts';
-import type { AxCommand } from '../protocol/notice.ts';
+import { DEFAULT_LIMITS, SESSIONS_TIMEOUT_MS } from '../protocol/limits.ts';
 import { SealKeys } from '../protocol/seal.ts';
 import { AX_VERSION, CONTROL_PROTOCOL } from '../protocol/version.ts';
 import { Admission } from './admission.ts';
 import { Addressing } from './addressing.ts';
 import type { Actor } from './addressing.ts';
-import { Agents } from './agents.ts';
-import type { Clock, Random } from './clock/clock.ts';
+import { Agents, quietLeft } from './agents.ts';
 import { makeMethods } from './control/methods.ts';
 import { Discovery } from './discovery.ts';
 import { Events } from './events.ts';
 import { Exchange } from './exchange.ts';
-import type { Files } from './files/files.ts';
+import { Granting } from './granting.ts';
 import { Greeting } from './greeting.ts';
-import type { Harness } from './harness/harness.ts';
 import { Inbox } from './inbox.ts';
-import type { Received } from './inbox.ts';
-import type { Link } from './link/link.ts';
-import type { Log } from './log.ts';
+import type { Received } from './received-row.ts';
 import { Naming } from './naming.ts';
 import { Notices } from './notices.ts';
 import { Notifier } from './notifier.ts';
@@ -36,39 +30,19 @@ import { Pairing } from './pairing.ts';
 import { Peers } from './peers.ts';
 import { Pickup } from './pickup.ts';
 import { livenessNews } from './progress.ts';
+import { Quieting } from './quieting.ts';
+import { Rates } from './rates.ts';
 import { Receipts } from './receipts.ts';
+import { Refusals } from './refusals.ts';
 import { Registration } from './registration.ts';
 import { Retention } from './retention.ts';
 import { roomKeeper, unlessFull } from './room.ts';
 import { Router } from './router.ts';
+import { SandboxFetch } from './sandbox-fetch.ts';
+import type { Seams, Settings } from './seams.ts';
+import { copiedKeyWarnings, dialable } from './self.ts';
 import { Status } from './status.ts';
-import type { Store } from './store/store.ts';
 import { Uptime } from './uptime.ts';
-
-export interface Seams {
-  readonly clock: Clock;
-  readonly random: Random;
-  readonly store: Store;
-  readonly link: Link;
-  readonly harnesses: readonly Harness[];
-  readonly files: Files;
-  readonly log: Log;
-  readonly key: HostKey;
-}
-
-export interface Settings {
-  /** How this host calls itself towards others. */
-  readonly name: string;
-  /** Where others are told to dial this host, as multiaddrs; empty: where it listens. */
-  readonly announce: readonly string[];
-  /** How its ax is called in notices and printed commands. */
-  readonly ax: AxCommand;
-  /** For the status: the control socket and the process. */
-  readonly control: string;
-  readonly pid: number;
-  /** Asked to stop by `daemon.stop`. */
-  readonly onStop: () => void;
-}
 
 export interface Daemon {
   /** Starts links and adapters; resolves when this host can be reached and asked. */
@@ -89,15 +63,17 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
   const running = (): number => uptime.now();
   const events = new Events(seams.store, clock, running);
   const store = events.watch(seams.store);
-  const peers = new Peers(store, settings.name);
+  const peers = new Peers(store, settings.name, { now: () => clock.now(), running });
+  const refusals = new Refusals(clock, peers);
   const agents = new Agents(store);
-  const inbox = new Inbox(store, running);
+  const limits = settings.limits ?? DEFAULT_LIMITS;
+  const inbox = new Inbox(store, running, limits);
   const outbox = new Outbox(store, running);
   const receipts = new Receipts(store);
-  const notices = new Notices(store, running);
+  const notices = new Notices(store, running, limits);
   const sealKeys = new SealKeys(key);
   const naming = new Naming(self, () => settings.name, peers, outbox, inbox);
-  const requireRoom = roomKeeper(store, clock);
+  const requireRoom = roomKeeper(store, clock, limits.minFreeBytes);
   const nonce = Buffer.from(random.bytes(12)).toString('hex');
 
   const greeting: Greeting = new Greeting({
@@ -118,7 +94,10 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
   const onReceived = (row: Received): void => notifier.wake(row.harness, row.workspace);
   const onChanged = (harness: string, workspace: string): void => notifier.wake(harness, workspace);
   const hasLiveSession = (harness: string, workspace: string): boolean => discovery.hasReachable(harness, workspace);
+  const quietMs = (harness: string, workspace: string): number =>
+    quietLeft(agents.at(harness, workspace), { now: () => clock.now(), running });
 
+  const makeCode = (): string | undefined => sandboxFetch.makeCode();
   const tellLiveness = livenessNews(inbox, hasLiveSession, onMessage);
 
   const discovery: Discovery = new Discovery({
@@ -126,6 +105,8 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     agents,
     clock,
     log,
+    files,
+    quietMs,
     ask: (host) => exchange.ask(host, { type: 'sessions' }, SESSIONS_TIMEOUT_MS),
     onSessions: (changed) => {
       for (const { harness, workspace } of changed) {
@@ -149,6 +130,7 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     notices,
     peers,
     events,
+    makeCode,
     onChanged: (sender, id) => exchange.changed(sender, id),
   });
   const ownAddresses = (): readonly string[] => (settings.announce.length > 0 ? settings.announce : dialable(link.status().listen));
@@ -169,6 +151,11 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     naming,
     greeting,
   });
+  const onGrants = (host: HostId): void => {
+    exchange.grantsChanged(host);
+    notifier.wakeAll();
+  };
+  const granting = new Granting({ store, clock, running, files, naming, peers, events, onChanged: onGrants });
   const admission = new Admission({
     store,
     clock,
@@ -180,8 +167,11 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     inbox,
     agents,
     events,
+    refusals,
+    rates: new Rates(clock, limits),
     requireRoom,
     hasLiveSession,
+    quietMs,
     onReceived,
   });
   const exchange: Exchange = new Exchange({
@@ -197,14 +187,16 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     inbox,
     receipts,
     events,
+    refusals,
     admission,
     hasLiveSession,
-    sessions: () => discovery.localAnswer(),
+    sessions: (mayRead) => discovery.localAnswer(mayRead),
     pair: (peer, request) => pairing.handle(peer, request),
   });
   const registration = new Registration({
     store,
     clock,
+    running,
     ax: settings.ax,
     files,
     discovery,
@@ -212,9 +204,12 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     inbox,
     notices,
     events,
+    makeCode,
     onChanged,
     onMessage,
   });
+  const row = registration.row.bind(registration);
+  const quieting = new Quieting({ store, clock, running, files, agents, events, row, onChanged });
   const pickup = new Pickup({
     store,
     clock,
@@ -236,6 +231,8 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     onReceipt,
     onChanged,
   });
+  const box = seams.box;
+  const sandboxFetch: SandboxFetch = new SandboxFetch({ store, clock, random, log, box, discovery, inbox, notices, pickup, events });
   const addressing = new Addressing({ files, naming, discovery, agents, isReady: (host) => greeting.isReady(host) });
   const router = new Router({
     store,
@@ -252,6 +249,7 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     events,
     pickup,
     requireRoom,
+    quietMs,
     mayLeaveNow: (host) => exchange.mayLeaveNow(host),
     isPaired: (host, reader) => peers.get(host, reader) !== undefined,
     onQueued: (host, id) => exchange.wake(host, id),
@@ -272,6 +270,7 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     warnings: copiedKeyWarnings(greeting, naming),
   });
   const status = new Status({
+    minFreeBytes: limits.minFreeBytes,
     store,
     clock,
     self,
@@ -282,6 +281,7 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     greeting,
     discovery,
     peers,
+    refusals,
     agents,
     outbox,
     inbox,
@@ -302,17 +302,21 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     events,
     discovery,
     pairing,
+    granting,
     registration,
+    quieting,
     pickup,
     router,
     status,
     exchange,
     inbox,
     store,
+    sandboxFetch,
     daemonStatus,
     ownAddresses,
     isOpen: () => open,
     onStop: settings.onStop,
+    backups: seams.backups,
   });
 
   let open = false;
@@ -333,6 +337,8 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
       open = true;
       pairing.learn();
       await discovery.start();
+      await sandboxFetch.start();
+      registration.resume().catch((error: unknown) => log.error('messages not moved', { reason: toAxError(error).message }));
       notifier.wakeAll();
       retention.start();
     },
@@ -343,10 +349,12 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     async stop() {
       open = false;
       exchange.stop();
+      registration.stop();
       greeting.stop();
       notifier.stop();
       retention.stop();
       events.changed();
+      await sandboxFetch.stop();
       await link.stop();
       await discovery.stop();
       await unlessFull(
@@ -365,19 +373,4 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
       return run(params, actor);
     },
   };
-}
-
-function copiedKeyWarnings(greeting: Greeting, naming: Naming): string[] {
-  const { copies, self } = greeting.warnings();
-  const nameOf = (host: HostId): string => naming.nameOf(host);
-  return [
-    ...copies.map((host) => `the host id of ${nameOf(host)} is alive in two places: its key was copied`),
-    ...(self === undefined ? [] : [`${nameOf(self.by)} sees this host's own id alive in two places: the key was copied`]),
-  ];
-}
-
-/** Listen addresses another host could dial: loopback and link-local ones only when there is nothing else. */
-function dialable(listen: readonly string[]): readonly string[] {
-  const far = listen.filter((address) => !/^\/(ip4\/(127|169\.254)\.|ip6\/(::1\/|fe80:))/.test(address));
-  return far.length > 0 ? far : listen;
 }

@@ -6,7 +6,7 @@
 import { encodeSigned } from '../protocol/hashtree.ts';
 import type { HostKey } from '../protocol/identity.ts';
 import { signReceipt } from '../protocol/receipt.ts';
-import type { Received } from './inbox.ts';
+import type { Received } from './received-row.ts';
 
 /** The encoded, signed receipt of a row as it stands; `now` is wall time, ms. A row that has not ended gives an acceptance. */
 export function endReceipt(key: HostKey, row: Received, now: number): Uint8Array {

@@ -72,23 +72,6 @@ export class Events {
     return keys.flatMap((entry) => getRow<Event>(this.#store, 'events', `e/${entry.key.slice(entry.key.lastIndexOf('/') + 1)}`) ?? []);
   }
 
-  /** The newest entries of a type that are not older than `since` (wall time, ms), newest first; looks at no more than `look` entries. */
-  lately(type: EventType, since: number, limit: number, look: number): Event[] {
-    const found: Event[] = [];
-    const page = 500;
-    for (let end = this.newest() + 1, left = look; left > 0; left -= page) {
-      const entries = this.#store.range('events', { start: 'e/', end: `e/${seqKey(end)}`, reverse: true, limit: page });
-      for (const event of entries.map((entry) => unpack<Event>(entry.value))) {
-        if (event.at < since) return found;
-        if (event.type === type) found.push(event);
-        if (found.length >= limit) return found;
-        end = event.seq;
-      }
-      if (entries.length < page) break;
-    }
-    return found;
-  }
-
   /** Sequence of the oldest kept entry; 0 when there is none. */
   oldest(): number {
     const first = this.#store.range('events', { ...under('e/'), limit: 1 })[0];

@@ -26,7 +26,8 @@ import type { Events } from './events.ts';
 import { updateRequired } from './greeting.ts';
 import { causeOf, Forwarding, refusedClass } from './forwarding.ts';
 import type { Greeting } from './greeting.ts';
-import type { Inbox, Received } from './inbox.ts';
+import type { Inbox } from './inbox.ts';
+import type { Received } from './received-row.ts';
 import { Lane } from './lane.ts';
 import type { Channel, Link } from './link/link.ts';
 import type { Log } from './log.ts';
@@ -34,6 +35,7 @@ import type { Outbox } from './outbox.ts';
 import type { Peers } from './peers.ts';
 import { ProgressNews } from './progress.ts';
 import type { Receipts } from './receipts.ts';
+import type { Refusals } from './refusals.ts';
 import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
 
 export interface ExchangeDeps {
@@ -51,13 +53,16 @@ export interface ExchangeDeps {
   readonly events: Events;
   readonly admission: Admission;
   readonly hasLiveSession: (harness: string, workspace: string) => boolean;
-  /** The public session list, as an encoded answer. */
-  readonly sessions: () => Promise<Uint8Array>;
+  readonly refusals: Refusals;
+  /** The public session list of the workspaces that a peer may read, as an encoded answer. */
+  readonly sessions: (mayRead: (workspace: string) => boolean) => Promise<Uint8Array>;
   readonly pair: (peer: HostId, request: WireRequest & { readonly type: 'pair' }) => Promise<Uint8Array>;
 }
 
 /** Envelopes that do not verify, per host, before its connection is closed instead of answered. */
 const STRIKES = 8;
+/** Least time between two retries that a host asks for, ms: a refused body was sent whole. */
+const ASKED_RETRY_MS = 10_000;
 
 export class Exchange {
   readonly #deps: ExchangeDeps;
@@ -86,7 +91,10 @@ export class Exchange {
   stop(): void {
     this.#stopped = true;
     this.#news.stop();
-    for (const lane of this.#lanes.values()) lane.clear();
+    for (const lane of this.#lanes.values()) {
+      lane.cancelRetry?.();
+      lane.clear();
+    }
   }
 
   // --- sending ---------------------------------------------------------------------------------------------------------
@@ -103,8 +111,8 @@ export class Exchange {
   /** A new entry may leave at once: the host is ready, nothing holds the lane, and fewer wait than the window holds. */
   mayLeaveNow(host: HostId): boolean {
     const lane = this.#lane(host);
-    if (this.#stopped || !this.#deps.greeting.isReady(host) || lane.all.isOn || lane.messages.isOn) return false;
-    return this.#deps.outbox.countOpen(host, FORWARD_WINDOW) < FORWARD_WINDOW;
+    if (this.#stopped || !this.#deps.greeting.isReady(host) || lane.all.isOn || lane.messages.isOn || lane.isHolding) return false;
+    return this.#deps.outbox.countOpen(host) < FORWARD_WINDOW;
   }
 
   /** Something may wait for this host. `fresh` names a new entry, of which nothing has left yet. */
@@ -117,12 +125,18 @@ export class Exchange {
     void this.#run(host, lane);
   }
 
+  /** An entry that was here before may leave again: everything that waits for this host is looked at anew. */
+  lookAnew(host: HostId): void {
+    this.#lane(host).passed = 0;
+    this.wake(host);
+  }
+
   /** A message of `host` changed here: tells it soon, at best once; the signed receipt is the truth. */
   changed(host: HostId, id: MessageId): void {
     if (host === this.#deps.key.hostId || !this.#deps.greeting.isReady(host)) return;
     this.#news.add(host, id, (items) => {
       if (this.#stopped) return;
-      void this.#request(host, { type: 'update', items }).catch((error: unknown) =>
+      void this.#request(host, { type: 'update', items, retry: false }).catch((error: unknown) =>
         this.#deps.log.debug('update not told', { host, code: toAxError(error).code }),
       );
     });
@@ -133,6 +147,27 @@ export class Exchange {
     const view = this.#deps.greeting.view(host);
     if (view.state === 'update_required' && view.range !== null) throw updateRequired(view.version ?? 'unknown', view.range);
     return this.#request(host, request, timeoutMs);
+  }
+
+  /** This host's owner changed what `host` may do here: it is told to try again what it was refused; a host that is away asks anyway. */
+  grantsChanged(host: HostId): void {
+    if (!this.#deps.greeting.isReady(host)) return;
+    void this.#request(host, { type: 'update', items: [], retry: true }).catch((error: unknown) =>
+      this.#deps.log.debug('change of grants not told', { host, code: toAxError(error).code }),
+    );
+  }
+
+  /** What was refused for want of a right is tried again; however often the other host says so, once in a while. */
+  #retry(host: HostId): void {
+    const { clock } = this.#deps;
+    const lane = this.#lane(host);
+    if (this.#stopped || lane.cancelRetry !== undefined) return;
+    lane.cancelRetry = clock.after(Math.max(0, lane.retriedAt + ASKED_RETRY_MS - clock.monotonic()), () => {
+      lane.cancelRetry = undefined;
+      lane.retriedAt = clock.monotonic();
+      lane.clear();
+      this.wake(host);
+    });
   }
 
   #lane(host: HostId): Lane {
@@ -294,7 +329,11 @@ export class Exchange {
 
   async #answer(peer: HostId, request: WireRequest): Promise<Uint8Array> {
     if (request.type === 'pair') return this.#deps.pair(peer, request);
-    if (this.#deps.peers.get(peer) === undefined) throw new AxError('untrusted_peer', 'this host is not paired with that one');
+    const { peers, refusals } = this.#deps;
+    if (peers.get(peer) === undefined) {
+      refusals.stranger(peer);
+      throw new AxError('untrusted_peer', 'this host is not paired with that one');
+    }
     switch (request.type) {
       case 'deliver':
         return this.#deps.admission.accept(peer, request);
@@ -310,10 +349,14 @@ export class Exchange {
         return encodeResult({ items: request.ids.flatMap((id) => this.#news.progressOf(peer, id) ?? []).map(progressValue) });
       case 'update':
         await this.#mirror(peer, request.items);
+        if (request.retry) this.#retry(peer);
         return encodeResult({});
       case 'sessions':
-        if (!this.#deps.peers.may(peer, 'read')) throw new AxError('grant_missing', 'that host may not list sessions here');
-        return this.#deps.sessions();
+        if (!peers.may(peer, 'read', null)) {
+          refusals.note(peer, 'read', null);
+          throw new AxError('grant_missing', 'that host may not list sessions here');
+        }
+        return this.#deps.sessions((workspace) => peers.may(peer, 'read', workspace));
     }
   }
 

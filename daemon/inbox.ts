@@ -2,69 +2,25 @@
  * The inbox: every message this host has accepted, exactly once, and its delivery state on the receiver's side.
  *
  * Owns the tables `inbox` (rows by the receiver's own sequence), `inbox_index`, `inbox_body` and `seen`. Index keys: `i/ID/HOST`
- * finds a row; `o/ADDRESS/SEQ` is unread under a logical address; of these, what may cause notices (no notes) is also under
+ * finds a row; `a/ADDRESS/SEQ` is for a logical address, `o/ADDRESS/SEQ` unread there; of these, what may cause notices (no notes) is also under
  * `n/ADDRESS/SENDER/SEQ`, and under `m/ADDRESS/SESSION/SENDER/SEQ` when it names a session; `x/RUN/SEQ` ends by retention at that
  * running time. `seen` outlives the rows: a late copy is still known. Identity is (sender, id) with the envelope payload's digest.
  * Invariant: `fetched` only after a hand-out that was confirmed; the first copy decides, every other is a duplicate or a conflict.
  */
 import { AxError } from '../protocol/errors.ts';
+import { HARNESSES } from '../protocol/address.ts';
 import type { HarnessName } from '../protocol/address.ts';
 import type { HostId, MessageId } from '../protocol/ids.ts';
-import { MAX_TOMBSTONES_PER_PEER, METADATA_RETENTION_MS, RETRY_CAP_MS } from '../protocol/limits.ts';
+import { DEFAULT_LIMITS, MAX_TOMBSTONES_PER_PEER, METADATA_RETENTION_MS, RETRY_CAP_MS } from '../protocol/limits.ts';
+import type { Limits } from '../protocol/limits.ts';
 import { receiverMay } from '../protocol/states.ts';
-import type { MessageKind, NoticeOutcome, ReceiverState } from '../protocol/states.ts';
+import { addressIndex, isOpen, openKeys, scopePrefix, unreadStates } from './received-row.ts';
+import type { HandOut, NewReceived, Received, RowNotice, Scope, UnreadState } from './received-row.ts';
+import { count, counted, tallied, tally } from './store/counts.ts';
+import type { Tally } from './store/counts.ts';
 import { addressKey, getRow, nextSeq, NOTHING, pack, seqKey, under, unpack } from './store/rows.ts';
 import { weigh, weightOf } from './store/weights.ts';
 import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
-
-/** What became of the last notice that spoke for a message; `detail` in words fixed by ax. */
-export interface RowNotice {
-  readonly outcome: NoticeOutcome;
-  readonly at: number;
-  readonly detail?: string;
-}
-
-/** One sender's unread messages (no notes) at an address; `session`: only those that name it. */
-export interface Scope {
-  readonly harness: string;
-  readonly workspace: string;
-  readonly sender: HostId;
-  readonly session: string | null;
-}
-
-export interface HandOut {
-  readonly token: string;
-  readonly at: number;
-  readonly session: string;
-}
-
-export interface Received {
-  readonly seq: number;
-  readonly id: MessageId;
-  readonly sender: HostId;
-  readonly state: ReceiverState;
-  readonly storedAs: MessageKind;
-  readonly signed: Uint8Array;
-  readonly digest: Uint8Array;
-  readonly bytes: number;
-  readonly harness: HarnessName;
-  /** Canonical. */
-  readonly workspace: string;
-  /** The session the send named, if any. */
-  readonly hint: string | null;
-  readonly sentAt: number;
-  readonly receivedAt: number;
-  /** Running time, ms, at which the body goes. */
-  readonly expires: number;
-  /** Hand-outs to the attached session, newest last, at most 8. */
-  readonly handOuts: readonly HandOut[];
-  readonly handedOutAt: number | null;
-  readonly fetchedAt: number | null;
-  readonly notice: RowNotice | null;
-  readonly bodyKept: boolean;
-}
-
-export type NewReceived = Omit<Received, 'seq' | 'handOuts' | 'handedOutAt' | 'fetchedAt' | 'notice' | 'bodyKept'>;
 
 /** What is remembered of a (sender, id): its digest and row, or a tombstone that a cancel left. */
 interface Seen {
@@ -79,15 +35,28 @@ export type Admission =
   | { readonly kind: 'duplicate'; readonly row: Received | undefined }
   | { readonly kind: 'cancelled' };
 
+/** Unread messages of an address whose state still follows its agent: those after `after`. */
+interface Move {
+  readonly harness: HarnessName;
+  readonly workspace: string;
+  readonly available: boolean;
+  readonly after: number;
+}
+
 const KEPT_HANDOUTS = 8;
+/** How many messages one transaction moves: some ms of work, so that others get their turn. */
+const MOVED_AT_ONCE = 200;
+const moveKey = (harness: string, workspace: string): string => `moving/${addressKey(harness, workspace)}`;
 
 export class Inbox {
   readonly #store: Store;
   readonly #running: () => number;
+  readonly #limits: Limits;
 
-  constructor(store: Store, running: () => number) {
+  constructor(store: Store, running: () => number, limits: Limits = DEFAULT_LIMITS) {
     this.#store = store;
     this.#running = running;
+    this.#limits = limits;
   }
 
   /**
@@ -102,8 +71,8 @@ export class Inbox {
         throw new AxError('key_conflict', 'this id already names another message from that host');
       return { kind: 'duplicate', row: getRow<Received>(tx, 'inbox', seqKey(seen.seq)) };
     }
-    weigh(tx, 'waiting', fresh.sender, 1, fresh.bytes);
-    weigh(tx, 'kept', fresh.sender, 1, weightOf(fresh.signed) + body.length);
+    weigh(tx, this.#limits, 'waiting', fresh.sender, 1, fresh.bytes);
+    weigh(tx, this.#limits, 'kept', fresh.sender, 1, weightOf(fresh.signed) + body.length);
     const row: Received = {
       ...fresh,
       seq: nextSeq(tx, 'inbox'),
@@ -117,6 +86,8 @@ export class Inbox {
     tx.put('inbox_body', seqKey(row.seq), body);
     tx.put('inbox_index', `i/${row.id}/${row.sender}`, pack({ seq: row.seq }));
     tx.put('inbox_index', `x/${seqKey(row.expires)}/${seqKey(row.seq)}`, NOTHING);
+    tx.put('inbox_index', addressIndex(row), NOTHING);
+    this.#count(tx, undefined, row);
     for (const key of openKeys(row)) tx.put('inbox_index', key, NOTHING);
     this.#remember(tx, row.sender, row.id, { digest: row.digest, seq: row.seq, tombstone: false, ran: this.#running() });
     return { kind: 'new', row };
@@ -138,10 +109,20 @@ export class Inbox {
     return this.#store.get('inbox_body', seqKey(row.seq));
   }
 
-  page(before: number | undefined, limit: number): Received[] {
-    return this.#store
-      .range('inbox', { ...(before === undefined ? {} : { end: seqKey(before) }), reverse: true, limit })
-      .map((entry) => unpack<Received>(entry.value));
+  /** Rows newest first, from below `before`; only those for `workspace`, when it is given. */
+  page(before: number | undefined, limit: number, workspace?: string): Received[] {
+    const end = before === undefined ? '~' : seqKey(before);
+    if (workspace === undefined)
+      return this.#store.range('inbox', { end, reverse: true, limit }).map((entry) => unpack<Received>(entry.value));
+    return HARNESSES.flatMap((harness) => {
+      const start = `a/${addressKey(harness, workspace)}/`;
+      return this.#store.range('inbox_index', { start, end: `${start}${end}`, reverse: true, limit });
+    })
+      .map((entry) => entry.key.slice(entry.key.lastIndexOf('/') + 1))
+      .toSorted()
+      .toReversed()
+      .slice(0, limit)
+      .flatMap((seq) => getRow<Received>(this.#store, 'inbox', seq) ?? []);
   }
 
   /** Unread messages under an address, oldest first. */
@@ -158,7 +139,7 @@ export class Inbox {
   }
 
   countUnread(harness: string, workspace: string, reader: StoreReader = this.#store): number {
-    return reader.count('inbox_index', under(`o/${addressKey(harness, workspace)}/`));
+    return counted(reader, 'inbox_index', `o/${addressKey(harness, workspace)}/`);
   }
 
   /** The hosts with unread messages (no notes) under an address, each once, however many messages there are. */
@@ -180,11 +161,11 @@ export class Inbox {
   }
 
   countScoped(scope: Scope, reader: StoreReader = this.#store): number {
-    return reader.count('inbox_index', under(scopePrefix(scope)));
+    return counted(reader, 'inbox_index', scopePrefix(scope));
   }
 
-  /** The addresses that have unread messages, each once. */
-  unreadAddresses(): { readonly harness: HarnessName; readonly workspace: string }[] {
+  /** The addresses that have unread messages, each once, at most `limit`. */
+  unreadAddresses(limit = Infinity): { readonly harness: HarnessName; readonly workspace: string }[] {
     const found: { harness: HarnessName; workspace: string }[] = [];
     let start = 'o/';
     for (;;) {
@@ -192,36 +173,80 @@ export class Inbox {
       if (entry === undefined) return found;
       const row = getRow<Received>(this.#store, 'inbox', entry.key.slice(entry.key.lastIndexOf('/') + 1));
       if (row !== undefined) found.push({ harness: row.harness, workspace: row.workspace });
+      if (found.length >= limit) return found;
       start = `${entry.key.slice(0, entry.key.lastIndexOf('/'))}/~`;
     }
   }
 
-  /** Counts of unread messages by state, over all addresses; looks at no more than `limit` rows. */
-  tally(limit: number): { awaiting_setup: number; available: number; handed_out: number } {
+  /** Counts of unread messages by state, over all addresses. */
+  tally(): Tally<UnreadState> {
+    return tallied(this.#store, 'inbox', () => this.#walk(this.#store));
+  }
+
+  #walk(reader: StoreReader): Tally<UnreadState> {
     const counts = { awaiting_setup: 0, available: 0, handed_out: 0 };
-    for (const entry of this.#store.range('inbox_index', { ...under('o/'), limit })) {
-      const row = getRow<Received>(this.#store, 'inbox', entry.key.slice(entry.key.lastIndexOf('/') + 1));
-      if (row === undefined) continue;
-      if (row.handedOutAt !== null) counts.handed_out++;
-      else if (row.state === 'awaiting_setup') counts.awaiting_setup++;
-      else counts.available++;
+    for (const entry of reader.range('inbox_index', under('o/'))) {
+      const row = getRow<Received>(reader, 'inbox', entry.key.slice(entry.key.lastIndexOf('/') + 1));
+      for (const state of row === undefined ? [] : unreadStates(row)) counts[state]++;
     }
     return counts;
   }
 
-  /** An agent was registered (or removed): its address's unread messages become available (or wait for setup again). */
-  setAvailable(tx: StoreTransaction, harness: string, workspace: string, available: boolean): Received[] {
-    const to = available ? 'available' : 'awaiting_setup';
-    return this.unread(harness, workspace, Number.MAX_SAFE_INTEGER, tx)
-      .filter((row) => row.state !== to)
-      .map((row) => this.#step(tx, row, { state: to }));
+  /** Counts what is about to change; before any of it is put. */
+  #count(tx: StoreTransaction, from: Received | undefined, to: Received): void {
+    tally(tx, 'inbox', from === undefined ? [] : unreadStates(from), unreadStates(to), () => this.#walk(tx));
+    const wasOpen = from !== undefined && isOpen(from);
+    if (wasOpen !== isOpen(to))
+      for (const key of openKeys(to)) count(tx, 'inbox_index', key.slice(0, key.lastIndexOf('/') + 1), wasOpen ? -1 : 1);
+  }
+
+  /**
+   * An agent was registered (or removed): its address's unread messages become available (or wait for setup again), the oldest MOVED_AT_ONCE
+   * here and the others by `moveOn`. Which they are is remembered in this transaction, so that a crash in between forgets none.
+   */
+  setAvailable(tx: StoreTransaction, harness: HarnessName, workspace: string, available: boolean): Received[] {
+    return this.#move(tx, { harness, workspace, available, after: 0 });
+  }
+
+  /** Moves the next of the messages that `setAvailable` left; none when it left none. */
+  moveOn(tx: StoreTransaction, harness: HarnessName, workspace: string): Received[] {
+    const move = getRow<Move>(tx, 'meta', moveKey(harness, workspace));
+    return move === undefined ? [] : this.#move(tx, move);
+  }
+
+  /** Has `moveOn` something to do at an address? */
+  isMoving(harness: HarnessName, workspace: string): boolean {
+    return this.#store.get('meta', moveKey(harness, workspace)) !== undefined;
+  }
+
+  /** The addresses where `moveOn` has something to do. */
+  moving(): { readonly harness: HarnessName; readonly workspace: string }[] {
+    return this.#store.range('meta', under('moving/')).map((entry) => unpack<Move>(entry.value));
+  }
+
+  #move(tx: StoreTransaction, move: Move): Received[] {
+    const start = `o/${addressKey(move.harness, move.workspace)}/`;
+    const bounds = { start: `${start}${seqKey(move.after + 1)}`, end: `${start}~`, limit: MOVED_AT_ONCE };
+    const seqs = tx.range('inbox_index', bounds).map((entry) => entry.key.slice(start.length));
+    const key = moveKey(move.harness, move.workspace);
+    if (seqs.length === MOVED_AT_ONCE) tx.put('meta', key, pack({ ...move, after: Number(seqs.at(-1)) }));
+    else tx.remove('meta', key);
+    const to = move.available ? 'available' : 'awaiting_setup';
+    const rows = seqs.flatMap((seq) => getRow<Received>(tx, 'inbox', seq) ?? []).filter((row) => row.state !== to);
+    return rows.map((row) => this.#step(tx, row, { state: to }));
   }
 
   /** Hands the body out to the attached session: durable before it leaves. AxError `expired`, `invalid_state`, `message_not_found`. */
   handOut(tx: StoreTransaction, sender: HostId, id: MessageId, handOut: HandOut): Received {
     const row = this.require(tx, sender, id);
-    if (row.state === 'awaiting_setup') throw new AxError('invalid_state', 'no agent is set up for this message');
-    return this.#step(tx, row, { handOuts: [...row.handOuts, handOut].slice(-KEPT_HANDOUTS), handedOutAt: row.handedOutAt ?? handOut.at });
+    const isOpening = getRow<Move>(tx, 'meta', moveKey(row.harness, row.workspace))?.available === true;
+    if (row.state === 'awaiting_setup' && !isOpening) throw new AxError('invalid_state', 'no agent is set up for this message');
+    const state = row.state === 'awaiting_setup' ? 'available' : row.state;
+    return this.#step(tx, row, {
+      state,
+      handOuts: [...row.handOuts, handOut].slice(-KEPT_HANDOUTS),
+      handedOutAt: row.handedOutAt ?? handOut.at,
+    });
   }
 
   /** The row of a message whose body is still here. AxError `message_not_found`, `expired`, `invalid_state` (cancelled). */
@@ -253,7 +278,8 @@ export class Inbox {
     return { row: this.#step(tx, row, { state: 'fetched', fetchedAt: now }), first: true };
   }
 
-  setNotice(tx: StoreTransaction, sender: HostId, id: MessageId, notice: RowNotice): Received | undefined {
+  /** What is shown of the notice for a message; null: none was made, and none is withheld. */
+  setNotice(tx: StoreTransaction, sender: HostId, id: MessageId, notice: RowNotice | null): Received | undefined {
     const row = this.get(sender, id, tx);
     return row === undefined ? undefined : this.#step(tx, row, { notice });
   }
@@ -317,7 +343,8 @@ export class Inbox {
       const row = getRow<Received>(tx, 'inbox', seq);
       if (row !== undefined) {
         tx.remove('inbox_index', `i/${row.id}/${row.sender}`);
-        weigh(tx, 'kept', row.sender, -1, -weightOf(row.signed));
+        tx.remove('inbox_index', addressIndex(row));
+        weigh(tx, this.#limits, 'kept', row.sender, -1, -weightOf(row.signed));
       }
       tx.remove('inbox', seq);
     }
@@ -346,15 +373,16 @@ export class Inbox {
     const next: Received = { ...row, ...change };
     if (!receiverMay(row.state, next.state)) throw new AxError('internal', `a message cannot go from ${row.state} to ${next.state}`);
     const wasOpen = isOpen(row);
+    this.#count(tx, row, next);
     tx.put('inbox', seqKey(row.seq), pack(next));
     if (wasOpen && !isOpen(next)) {
       for (const key of openKeys(row)) tx.remove('inbox_index', key);
-      weigh(tx, 'waiting', row.sender, -1, -row.bytes);
+      weigh(tx, this.#limits, 'waiting', row.sender, -1, -row.bytes);
     }
     const body = next.bodyKept && next.state !== 'cancelled' ? undefined : tx.get('inbox_body', seqKey(row.seq));
     if (body !== undefined) {
       tx.remove('inbox_body', seqKey(row.seq));
-      weigh(tx, 'kept', row.sender, 0, -body.length);
+      weigh(tx, this.#limits, 'kept', row.sender, 0, -body.length);
     }
     return next;
   }
@@ -363,23 +391,4 @@ export class Inbox {
     tx.put('seen', `${sender}/${id}`, pack(seen));
     tx.put('seen', `~/${seqKey(seen.ran + METADATA_RETENTION_MS)}/${sender}/${id}`, NOTHING);
   }
-}
-
-/** The index keys that a row has as long as it is unread. */
-function openKeys(row: Received): string[] {
-  const [address, seq] = [addressKey(row.harness, row.workspace), seqKey(row.seq)];
-  return [
-    `o/${address}/${seq}`,
-    ...(row.storedAs === 'message' ? [`n/${address}/${row.sender}/${seq}`] : []),
-    ...(row.storedAs === 'message' && row.hint !== null ? [`m/${address}/${row.hint}/${row.sender}/${seq}`] : []),
-  ];
-}
-
-function scopePrefix({ harness, workspace, sender, session }: Scope): string {
-  const address = addressKey(harness, workspace);
-  return session === null ? `n/${address}/${sender}/` : `m/${address}/${session}/${sender}/`;
-}
-
-function isOpen(row: Received): boolean {
-  return row.state === 'awaiting_setup' || row.state === 'available';
 }

@@ -14,20 +14,27 @@ import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import pino from 'pino';
-import { errorBody, toAxError } from '../protocol/errors.ts';
-import { requireNoticeSafe, USUAL_PATH } from '../protocol/notice.ts';
+import { AxError, errorBody, toAxError } from '../protocol/errors.ts';
+import { axCommand, requireNoticeSafe, USUAL_PATH } from '../protocol/notice.ts';
 import type { AxCommand } from '../protocol/notice.ts';
 import { controlSocketPath, defaultStateDir } from '../protocol/paths.ts';
 import { SCHEMA_VERSION } from '../protocol/version.ts';
+import { createBackups } from './backup/folder.ts';
+import { finishRestore } from './backup/restoring.ts';
+import { createFifoBox } from './box/fifo.ts';
 import { systemClock, systemRandom } from './clock/system.ts';
 import { openHostKey, openStateDir, readConfig } from './config.ts';
 import { serveControl } from './control/server.ts';
 import { createDaemon } from './daemon.ts';
 import { systemFiles } from './files/system.ts';
 import { createClaudeHarness } from './harness/claude.ts';
+import { createCodexHarness } from './harness/codex.ts';
 import { createLibp2pLink } from './link/libp2p.ts';
 import { takeLock } from './lock.ts';
+import type { Lock } from './lock.ts';
 import type { Log } from './log.ts';
+import { migrate } from './migration.ts';
+import { restore } from './restore.ts';
 import { openLmdbStore } from './store/lmdb.ts';
 
 const uid = process.getuid?.() ?? 0;
@@ -37,6 +44,8 @@ interface Flags {
   readonly listen: readonly string[];
   readonly name: string | undefined;
   readonly json: boolean;
+  /** A backup to put in the place of the store, instead of running. */
+  readonly restore: string | undefined;
 }
 
 function readFlags(): Flags {
@@ -46,12 +55,13 @@ function readFlags(): Flags {
       listen: { type: 'string', multiple: true },
       name: { type: 'string' },
       format: { type: 'string' },
+      restore: { type: 'string' },
     },
   });
   const stateDir =
     values['state-dir'] ??
     defaultStateDir({ platform: process.platform, home: process.env['HOME'] ?? '/', xdgStateHome: process.env['XDG_STATE_HOME'] });
-  return { stateDir, listen: values.listen ?? [], name: values.name, json: values.format === 'json' };
+  return { stateDir, listen: values.listen ?? [], name: values.name, json: values.format === 'json', restore: values.restore };
 }
 
 function makeLog(): Log {
@@ -145,24 +155,38 @@ function rememberPorts(wanted: readonly string[], listening: readonly string[], 
   if (Object.keys(ports).length > 0) writeRecord(portsFile, ports, log);
 }
 
-async function run(flags: Flags, log: Log): Promise<void> {
+/** The state folder, private and this process's own until the lock is released. */
+async function openState(flags: Flags): Promise<{ readonly stateDir: string; readonly lock: Lock }> {
   process.umask(0o077);
   openStateDir(flags.stateDir, uid);
   const stateDir = realpathSync(flags.stateDir);
   requireNoticeSafe(stateDir, 'the path of the state folder');
-  const lock = await takeLock(join(stateDir, 'daemon.lock'));
+  return { stateDir, lock: await takeLock(join(stateDir, 'daemon.lock'), { aliveFile: join(stateDir, 'store', 'data.mdb') }) };
+}
+
+async function run(flags: Flags, log: Log): Promise<void> {
+  const { stateDir, lock } = await openState(flags);
+  const isCutOff = existsSync(join(stateDir, 'restored'));
+  finishRestore(stateDir);
+  if (isCutOff) log.warn('a restore that was cut off was ended now');
   const config = readConfig(stateDir, flags, process.env);
   const key = openHostKey(stateDir, uid, (length) => systemRandom.bytes(length));
   const store = await openLmdbStore(join(stateDir, 'store'));
+  await migrate(store, systemClock, log);
   const portsFile = join(stateDir, 'ports.json');
   const link = createLibp2pLink({ key, listen: await listenAddresses(config.listen, portsFile), clock: systemClock, log });
   const claude = createClaudeHarness({ configDirs: config.claudeConfigDirs, clock: systemClock, random: systemRandom, log });
+  const codex = createCodexHarness({ codexHomes: config.codexHomes, clock: systemClock, random: systemRandom, log });
   const control = controlSocketPath(stateDir, uid);
+  const box = createFifoBox({ stateDir, uid, clock: systemClock, random: systemRandom, log });
   const stopped = Promise.withResolvers<string>();
-  const seams = { clock: systemClock, random: systemRandom, store, link, harnesses: [claude], files: systemFiles, log, key };
+  const backups = createBackups({ stateDir, key, store, clock: systemClock });
+  const host = { clock: systemClock, random: systemRandom, files: systemFiles, log, key };
+  const seams = { ...host, store, link, harnesses: [claude, codex], box, backups };
   const daemon = createDaemon(seams, {
     name: config.name,
     announce: config.announce,
+    limits: config.limits,
     ax: findAx(stateDir),
     control,
     pid: process.pid,
@@ -188,6 +212,26 @@ async function run(flags: Flags, log: Log): Promise<void> {
   lock.release();
 }
 
+/** The answer goes to stdout, whatever the format: who asks is the CLI. */
+async function runRestore(flags: Flags, folder: string, log: Log): Promise<void> {
+  const { stateDir, lock } = await openState(flags).catch((error: unknown) => {
+    const failed = toAxError(error);
+    if (failed.details?.['pid'] === undefined) throw failed;
+    const ax = findAx(realpathSync(flags.stateDir));
+    throw new AxError(
+      'invalid_state',
+      `a daemon runs on this state folder (process ${String(failed.details['pid'])}); a restore needs it stopped`,
+      {
+        fix: axCommand(ax, 'daemon', 'stop'),
+        details: failed.details,
+      },
+    );
+  });
+  const restored = await restore({ stateDir, backup: folder, uid, clock: systemClock, log });
+  lock.release();
+  process.stdout.write(`${JSON.stringify({ schema_version: SCHEMA_VERSION, ok: true, type: 'daemon_restored', ...restored })}\n`);
+}
+
 function main(): void {
   const log = makeLog();
   const crash = (error: unknown): void => {
@@ -201,7 +245,8 @@ function main(): void {
   process.on('warning', (warning) => log.warn('warning', { reason: warning.message }));
   process.stdout.on('error', () => log.debug('nobody reads standard output'));
   const flags = readFlags();
-  run(flags, log).then(
+  const work = flags.restore === undefined ? run(flags, log) : runRestore(flags, flags.restore, log);
+  work.then(
     () => process.exit(0),
     (error: unknown) => {
       const failed = toAxError(error);

@@ -8,8 +8,11 @@ import { AxError } from '../protocol/errors.ts';
 import { isMessageId, parseMessageIdPrefix } from '../protocol/ids.ts';
 import type { HostId, MessageId } from '../protocol/ids.ts';
 import { parseHostId } from '../protocol/identity.ts';
-import type { Inbox, Received } from './inbox.ts';
-import type { Outbox, Sent } from './outbox.ts';
+import { didYouMean } from '../protocol/nearest.ts';
+import type { Inbox } from './inbox.ts';
+import type { Received } from './received-row.ts';
+import type { Outbox } from './outbox.ts';
+import type { Sent } from './sent-row.ts';
 import type { Peer, Peers } from './peers.ts';
 
 export type ResolvedHost =
@@ -55,13 +58,18 @@ export class Naming {
     }
     const found = this.#peers.named(ref.alias);
     const [peer] = found;
-    if (peer === undefined) throw new AxError('host_not_found', `there is no host called "${ref.alias}"`, { fix: 'ax host list' });
+    if (peer === undefined)
+      throw new AxError('host_not_found', `there is no host called "${ref.alias}"${this.#meant(ref.alias)}`, { fix: 'ax host list' });
     if (found.length > 1)
       throw new AxError('ambiguous_host', `"${ref.alias}" fits ${found.length} hosts`, {
         details: { candidates: found.map((one) => `${one.name} ${one.hostId}`) },
         fix: 'use the whole host id',
       });
     return { local: false, id: peer.hostId, name: peer.name, peer };
+  }
+
+  #meant(alias: string): string {
+    return didYouMean(alias, [...this.#peers.all().map((peer) => peer.name), 'Localhost']);
   }
 
   #local(): ResolvedHost {

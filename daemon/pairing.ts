@@ -12,7 +12,7 @@ import { sameSecret, sha256 } from '../protocol/hashtree.ts';
 import { parseHostId } from '../protocol/identity.ts';
 import { nameFrom, parseName } from '../protocol/ids.ts';
 import type { HostId } from '../protocol/ids.ts';
-import { DEFAULT_INVITE_TTL_MS, MAX_INVITE_TTL_MS, REQUEST_TIMEOUT_MS } from '../protocol/limits.ts';
+import { DEFAULT_INVITE_TTL_MS, MAX_INVITE_TTL_MS, REQUEST_TIMEOUT_MS, USUAL_PORT } from '../protocol/limits.ts';
 import { DEFAULT_GRANTS, GRANT_ACTIONS } from '../protocol/states.ts';
 import type { GrantAction } from '../protocol/states.ts';
 import { encodeRequest, encodeResult, readAnswer, readPaired } from '../protocol/wire.ts';
@@ -82,7 +82,7 @@ export class Pairing {
     const addresses = ownAddresses().slice(0, 8);
     if (addresses.length === 0)
       throw new AxError('unavailable', 'this host listens nowhere, so nobody could join it', {
-        fix: 'invite from the other host, or: ax daemon restart --listen /ip4/0.0.0.0/tcp/19264',
+        fix: `invite from the other host, or: ax daemon restart --listen /ip4/0.0.0.0/tcp/${USUAL_PORT}`,
       });
     const grants = parseGrants(params.grants);
     const ttl = params.ttlMs === undefined || params.ttlMs === null ? DEFAULT_INVITE_TTL_MS : params.ttlMs;
@@ -93,7 +93,15 @@ export class Pairing {
     await store.write((tx) =>
       peers.addInvite(
         tx,
-        { id: invite, secretHash: sha256(secret), grants, createdAt: clock.now(), expires: running() + ttl, usedBy: null },
+        {
+          id: invite,
+          secretHash: sha256(secret),
+          grants,
+          createdAt: clock.now(),
+          createdRan: running(),
+          expires: running() + ttl,
+          usedBy: null,
+        },
         running(),
       ),
     );
@@ -103,22 +111,27 @@ export class Pairing {
     return { code, expires_at: clock.now() + ttl, addresses, warnings };
   }
 
-  /** Redeems a code; both sides know each other on return. */
+  /**
+   * Redeems a code; both sides know each other on return. For a host that is known already nothing changes here but its addresses, unless
+   * `grants` says what it may from now on: a code that is pasted again undoes no revoke. `granted` is what that host says it allows this
+   * one. AxError `invalid_state` for another name than it has here.
+   */
   async join(params: {
     code: unknown;
     name: unknown;
     grants: unknown;
-  }): Promise<{ host_id: string; name: string; grants: readonly string[] }> {
+  }): Promise<{ host_id: string; name: string; grants: readonly string[]; already_paired: boolean; granted: readonly string[] }> {
     const { link, clock, ownName, ownAddresses, self } = this.#deps;
     const code = readCode(params.code);
-    const grants = parseGrants(params.grants);
-    const wanted = params.name === undefined || params.name === null ? undefined : parseName(params.name, 'a host alias');
+    const grants = isNothing(params.grants) ? null : parseGrants(params.grants);
+    const wanted = isNothing(params.name) ? undefined : parseName(params.name, 'a host alias');
     if (code.host === self) throw new AxError('invalid_argument', "this invite is this host's own; join it from the other host");
     if (code.addresses.length === 0)
       throw new AxError('unavailable', 'the invite names no address where that host can be reached', {
         fix: 'on that host, listen on a reachable address (ax daemon start --listen), or invite the other way round',
       });
     const known = this.#deps.peers.get(code.host);
+    if (known !== undefined && wanted !== undefined) requireSameName(known, wanted);
     link.learn(
       new Map([
         ...this.#deps.peers.all().map((peer): [HostId, readonly string[]] => [peer.hostId, peer.addresses]),
@@ -147,7 +160,8 @@ export class Pairing {
         },
         'host.paired',
       );
-      return { host_id: peer.hostId, name: peer.name, grants: peer.grants };
+      const granted = GRANT_ACTIONS.filter((action) => told.grants.includes(action));
+      return { host_id: peer.hostId, name: peer.name, grants: peer.grants, already_paired: known !== undefined, granted };
     } catch (error) {
       this.learn();
       const failed = toAxError(error);
@@ -202,10 +216,8 @@ export class Pairing {
     const hostId = parseHostId(ref.id);
     if (hostId === this.#deps.self) throw new AxError('invalid_argument', "that is this host's own id");
     const known = this.#deps.peers.get(hostId);
-    if (known !== undefined && known.name.toLowerCase() !== name.toLowerCase())
-      throw new AxError('invalid_state', `that host is already known as ${known.name}`, { fix: `ax host rename ${known.name} ${name}` });
-    const grants =
-      known !== undefined && (params.grants === undefined || params.grants === null) ? known.grants : parseGrants(params.grants);
+    if (known !== undefined) requireSameName(known, name);
+    const grants = isNothing(params.grants) ? null : parseGrants(params.grants);
     return this.#store({ hostId, name, exactName: true, addresses: [ref.address], grants }, 'host.added');
   }
 
@@ -222,11 +234,14 @@ export class Pairing {
   }
 
   /** Forgets a host. AxError `invalid_state` when mail still waits for it, unless `cancelPending`. */
-  async remove(params: { host: unknown; cancelPending: unknown }): Promise<{ host_id: string; name: string; cancelled: number }> {
+  async remove(params: {
+    host: unknown;
+    cancelPending: unknown;
+  }): Promise<{ host_id: string; name: string; cancelled: number; warnings: string[] }> {
     const { store, peers, outbox, receipts, events, naming } = this.#deps;
     const host = naming.host(params.host);
     if (host.local) throw new AxError('invalid_argument', 'this host cannot be removed from itself');
-    const cancelled = await store.write((tx) => {
+    const { cancelled, invites } = await store.write((tx) => {
       const open = outbox.allOpen(tx, host.id);
       if (open.length > 0 && params.cancelPending !== true) {
         throw new AxError(
@@ -247,12 +262,14 @@ export class Pairing {
           });
       }
       receipts.drop(tx, host.id);
-      peers.remove(tx, host.id);
+      const voided = peers.remove(tx, host.id);
       events.add(tx, { type: 'host.removed', hostId: host.id, subject: host.name });
-      return open.length;
+      return { cancelled: open.length, invites: voided };
     });
     this.learn();
-    return { host_id: host.id, name: host.name, cancelled };
+    const codes = invites === 1 ? '1 open pairing code is' : `${invites} open pairing codes are`;
+    const warnings = invites === 0 ? [] : [`${codes} void now, since that host might hold one: make new ones for the others`];
+    return { host_id: host.id, name: host.name, cancelled, warnings };
   }
 
   /** Greets a host `count` times. AxError when it is not there. */
@@ -281,12 +298,13 @@ export class Pairing {
   }
 
   async #store(
-    fresh: { hostId: HostId; name: string; exactName: boolean; addresses: readonly string[]; grants: readonly GrantAction[] },
+    fresh: { hostId: HostId; name: string; exactName: boolean; addresses: readonly string[]; grants: readonly GrantAction[] | null },
     type: 'host.paired' | 'host.added',
     inviteId?: string,
   ): Promise<Peer> {
     const { store, peers, events, clock, greeting } = this.#deps;
     const peer = await store.write((tx) => {
+      let { grants } = fresh;
       if (inviteId !== undefined) {
         const invite = peers.invite(inviteId, tx);
         if (invite === undefined || (invite.usedBy !== null && invite.usedBy !== fresh.hostId))
@@ -295,8 +313,9 @@ export class Pairing {
         const known = peers.get(fresh.hostId, tx);
         if (invite.usedBy === fresh.hostId && known !== undefined) return known;
         peers.useInvite(tx, invite, fresh.hostId);
+        grants = peers.grantsBy(invite, known); // what was taken back since it was made stays taken back
       }
-      const added = peers.add(tx, { ...fresh, now: clock.now() });
+      const added = peers.add(tx, { ...fresh, grants, now: clock.now() });
       events.add(tx, { type, hostId: added.hostId, subject: added.name });
       return added;
     });
@@ -311,7 +330,10 @@ export class Pairing {
 /** Reads a pairing code. AxError `invalid_argument` for anything else. */
 export function readCode(value: unknown): Code {
   const bad = (cause?: unknown): AxError =>
-    new AxError('invalid_argument', 'this is not a whole ax pairing code (it begins with ax1-)', { cause });
+    new AxError('invalid_argument', 'this is not a whole ax pairing code (it begins with ax1-)', {
+      fix: 'copy it again, all of its one long line: a code that was cut short or wrapped does not work',
+      cause,
+    });
   if (typeof value !== 'string' || value.length > 8192) throw bad();
   const typed = value.trim();
   if (!typed.startsWith(CODE_PREFIX) || !/^[A-Za-z0-9_-]+$/.test(typed)) throw bad();
@@ -324,6 +346,16 @@ export function readCode(value: unknown): Code {
   } catch (error) {
     throw bad(error);
   }
+}
+
+/** What is known under one name is renamed by its own verb. */
+function requireSameName(known: Peer, name: string): void {
+  if (known.name.toLowerCase() === name.toLowerCase()) return;
+  throw new AxError('invalid_state', `that host is already known as ${known.name}`, { fix: `ax host rename ${known.name} ${name}` });
+}
+
+function isNothing(value: unknown): value is undefined | null {
+  return value === undefined || value === null;
 }
 
 /** Actions a host's owner allows; what a pairing gives when nothing is said. */

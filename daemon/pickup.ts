@@ -24,14 +24,15 @@ import type { Discovery } from './discovery.ts';
 import { endReceipt } from './ending.ts';
 import type { Events } from './events.ts';
 import type { Files } from './files/files.ts';
-import type { Inbox, Received } from './inbox.ts';
+import type { Inbox } from './inbox.ts';
+import type { Received } from './received-row.ts';
 import type { Naming } from './naming.ts';
 import type { Notices } from './notices.ts';
 import type { Outbox } from './outbox.ts';
 import type { Peers } from './peers.ts';
 import type { Receipts } from './receipts.ts';
 import { claimOf, waitingRow } from './registration.ts';
-import type { Store } from './store/store.ts';
+import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
 
 export interface PickupDeps {
   readonly store: Store;
@@ -55,6 +56,13 @@ export interface PickupDeps {
   readonly onChanged: (harness: string, workspace: string) => void;
 }
 
+/** A message as a fetch found it. */
+interface Read {
+  readonly after: Received;
+  readonly refetch: boolean;
+  readonly firstFetchedAt: number | null;
+}
+
 /** Other waiting messages a fetch names. */
 const LISTED = 10;
 
@@ -67,22 +75,51 @@ export class Pickup {
 
   /** Gives the body. With a session: a hand-out, durable on return. Without: an owner's read. */
   async fetch(params: { id: unknown; workspace: unknown }, environment: SessionEnvironment | null): Promise<FetchedMessage> {
-    const { store, clock, random, naming, inbox, notices, events } = this.#deps;
     const row = await this.#find(params);
     const session = environment === null ? undefined : await this.#attachedSession(row, environment);
+    return this.#handOut(row, session);
+  }
+
+  /**
+   * The same for a session that the caller has found live, judged by its attachment alone. `told` runs in the hand-out's own transaction
+   * with the unread messages that the answer lists. AxError `invalid_state` when that session is not attached to the message's folder.
+   */
+  async fetchFor(
+    session: string,
+    row: Received,
+    told: (tx: StoreTransaction, listed: readonly Received[]) => void,
+  ): Promise<FetchedMessage> {
+    return this.#handOut(row, session, (tx, listed) => {
+      const agent = this.#deps.agents.at(row.harness, row.workspace, tx);
+      if (agent?.attachments.some((attachment) => attachment.sessionId === session) !== true)
+        throw new AxError('invalid_state', 'this session is not attached to the workspace of the message');
+      told(tx, listed);
+    });
+  }
+
+  async #handOut(
+    row: Received,
+    session: string | undefined,
+    within?: (tx: StoreTransaction, listed: readonly Received[]) => void,
+  ): Promise<FetchedMessage> {
+    const { store, clock, random, naming, inbox, notices, events } = this.#deps;
     const token = Buffer.from(random.bytes(12)).toString('hex');
-    const { after, refetch, firstFetchedAt } = await store.write((tx) => {
+    const written = store.write((tx) => {
       const read = inbox.require(tx, row.sender, row.id);
+      within?.(tx, this.#others(row, tx));
       const earlier = { refetch: read.handedOutAt !== null, firstFetchedAt: read.fetchedAt };
       if (session === undefined) {
         events.add(tx, { type: 'message.read_by_owner', messageId: row.id, hostId: row.sender, state: read.state });
         return { after: read, ...earlier };
       }
+      if (read.state === 'awaiting_setup')
+        events.add(tx, { type: 'message.available', messageId: row.id, hostId: row.sender, state: 'available' });
       const handed = inbox.handOut(tx, row.sender, row.id, { token, at: clock.now(), session });
       notices.toldBySelf(tx, session, Math.max(row.seq, inbox.newestUnread(row.harness, row.workspace, tx)), clock.now());
       events.add(tx, { type: 'message.handed_out', messageId: row.id, hostId: row.sender, state: handed.state });
       return { after: handed, ...earlier };
     });
+    const { after, refetch, firstFetchedAt } = await (session === undefined ? this.#orUnrecorded(written, row) : written);
     if (session !== undefined) this.#deps.onMessage(after);
     const opened = this.#open(after);
     return {
@@ -100,13 +137,29 @@ export class Pickup {
       refetch,
       by: session === undefined ? 'owner' : 'session',
       workspace: row.workspace,
-      waiting: inbox
-        .unread(row.harness, row.workspace, LISTED + 1)
-        .filter((other) => other.seq !== row.seq)
-        .slice(0, LISTED)
-        .map(waitingRow),
+      waiting: this.#others(row).map(waitingRow),
       waiting_count: Math.max(0, inbox.countUnread(row.harness, row.workspace) - (RECEIVER_ENDS.has(after.state) ? 0 : 1)),
     };
+  }
+
+  /** An owner's read changes nothing but the event log: what is here can be read when that cannot be written. */
+  async #orUnrecorded(written: Promise<Read>, row: Received): Promise<Read> {
+    try {
+      return await written;
+    } catch (error) {
+      const { store, inbox } = this.#deps;
+      if (!(error instanceof AxError) || !['store_full', 'store_corrupt', 'internal'].includes(error.code)) throw error;
+      const read = inbox.require(store, row.sender, row.id);
+      return { after: read, refetch: read.handedOutAt !== null, firstFetchedAt: read.fetchedAt };
+    }
+  }
+
+  /** The oldest other unread messages of the same address. */
+  #others(row: Received, reader?: StoreReader): Received[] {
+    return this.#deps.inbox
+      .unread(row.harness, row.workspace, LISTED + 1, reader)
+      .filter((other) => other.seq !== row.seq)
+      .slice(0, LISTED);
   }
 
   /** The reader has the whole body: `fetched`, with the sender's receipt, durable on return. Repeating it changes nothing. */

@@ -8,7 +8,8 @@ import type { HostId, MessageId } from '../protocol/ids.ts';
 import type { Progress } from '../protocol/receipt.ts';
 import { MAX_PROGRESS_IDS } from '../protocol/wire.ts';
 import type { Clock } from './clock/clock.ts';
-import type { Inbox, Received } from './inbox.ts';
+import type { Inbox } from './inbox.ts';
+import type { Received } from './received-row.ts';
 
 /** Unread messages of one address whose senders are told that a session came or the last one went. */
 const TOLD = 64;
@@ -69,6 +70,7 @@ export class ProgressNews {
       handedOut: row.handedOutAt !== null,
       liveSession: this.#hasLiveSession(row.harness, row.workspace),
       ...(row.notice === null ? {} : { notice: row.notice.outcome }),
+      ...(row.notice?.reason === undefined ? {} : { noticeReason: row.notice.reason }),
     };
   }
 }

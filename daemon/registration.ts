@@ -4,25 +4,29 @@
  * Owns the rules of becoming attached: the session is live and proved, its own folder is the workspace, one agent per
  * workspace and harness. Waiting messages become available before setup returns. Detaching never loses messages.
  */
+import type { HarnessName } from '../protocol/address.ts';
 import { AxError } from '../protocol/errors.ts';
 import type { AgentRow, SessionEnvironment, WaitingRow } from '../protocol/control.ts';
 import { parseName, parseSessionId } from '../protocol/ids.ts';
 import { fetchCommand, requireNoticeSafe, setupCommand } from '../protocol/notice.ts';
 import type { AxCommand } from '../protocol/notice.ts';
 import { parseWorkspace } from '../protocol/paths.ts';
+import { quietLeft } from './agents.ts';
 import type { Agent, Agents } from './agents.ts';
 import type { Clock } from './clock/clock.ts';
 import type { Discovery } from './discovery.ts';
 import type { Events } from './events.ts';
 import type { Files } from './files/files.ts';
 import type { Session, SessionClaim } from './harness/harness.ts';
-import type { Inbox, Received } from './inbox.ts';
+import type { Inbox } from './inbox.ts';
+import type { Received } from './received-row.ts';
 import type { Notices } from './notices.ts';
-import type { Store } from './store/store.ts';
+import type { Store, StoreTransaction } from './store/store.ts';
 
 export interface RegistrationDeps {
   readonly store: Store;
   readonly clock: Clock;
+  readonly running: () => number;
   readonly ax: AxCommand;
   readonly files: Files;
   readonly discovery: Discovery;
@@ -30,6 +34,8 @@ export interface RegistrationDeps {
   readonly inbox: Inbox;
   readonly notices: Notices;
   readonly events: Events;
+  /** A code for the command that setup prints, while the channel for sandboxed sessions is open. */
+  readonly makeCode?: () => string | undefined;
   /** Something changed at an address. */
   readonly onChanged: (harness: string, workspace: string) => void;
   /** A message's state changed: its sender's host may be told. */
@@ -52,6 +58,7 @@ const LISTED = 20;
 
 export class Registration {
   readonly #deps: RegistrationDeps;
+  #isStopped = false;
 
   constructor(deps: RegistrationDeps) {
     this.#deps = deps;
@@ -73,6 +80,15 @@ export class Registration {
     if (workspace === undefined) throw new AxError('not_found', `the workspace ${typed} does not exist`);
     requireNoticeSafe(workspace, 'a workspace path');
     const session = await discovery.prove(claimOf(environment));
+    if (session.workspace !== workspace && (await files.canonicalFolder(session.workspace)) === undefined)
+      throw new AxError(
+        'invalid_state',
+        `this session began in ${session.workspace}, which is gone or was moved: it stays at that address`,
+        {
+          fix: `start or resume a session in ${workspace}, and set that one up`,
+          details: { session_workspace: session.workspace, workspace },
+        },
+      );
     if (session.workspace !== workspace) {
       throw new AxError('invalid_argument', `this session works in ${session.workspace}, not in ${workspace}`, {
         fix: setupCommand(ax, name, session.workspace),
@@ -92,11 +108,15 @@ export class Registration {
       const waiting = inbox.unread(session.harness, workspace, LISTED, tx);
       if (attached.created) events.add(tx, { type: 'agent.registered', subject: attached.agent.name });
       events.add(tx, { type: 'agent.attached', subject: attached.agent.name, detail: session.sessionId });
-      for (const row of opened) events.add(tx, { type: 'message.available', messageId: row.id, hostId: row.sender, state: 'available' });
+      this.#tell(tx, opened);
       notices.toldBySelf(tx, session.sessionId, inbox.newestUnread(session.harness, workspace, tx), clock.now());
-      return { agent: attached.agent, opened, waiting, waitingCount: inbox.countUnread(session.harness, workspace, tx) };
+      const code = waiting.length > 0 ? this.#deps.makeCode?.() : undefined;
+      const messages = waiting.map(({ sender, id }) => ({ sender, id }));
+      if (code !== undefined) notices.allow(tx, code, { session: session.sessionId, harness: session.harness, workspace, messages });
+      return { agent: attached.agent, opened, waiting, code, waitingCount: inbox.countUnread(session.harness, workspace, tx) };
     });
     for (const row of result.opened) this.#deps.onMessage(row);
+    await this.#moveOn(session.harness, workspace);
     this.#deps.onChanged(session.harness, workspace);
     const oldest = result.waiting[0];
     return {
@@ -105,7 +125,7 @@ export class Registration {
       waiting: result.waiting.map(waitingRow),
       waiting_count: result.waitingCount,
       warnings: this.#warnings(result.agent, session, result.waitingCount),
-      next: oldest === undefined ? null : fetchCommand(ax, oldest.id, workspace),
+      next: oldest === undefined ? null : fetchCommand(ax, oldest.id, workspace, result.code),
     };
   }
 
@@ -122,12 +142,17 @@ export class Registration {
       ...(session.reachable
         ? []
         : [`this session cannot be nudged (${session.reason ?? 'not reachable'}): look with "ax messages list" yourself`]),
+      ...(this.#quietLeft(agent) > 0
+        ? [
+            `${agent.name} is quiet: no notice comes until that ends; look with "ax messages list", or end it: ax agent unquiet ${agent.name}`,
+          ]
+        : []),
       ...(waiting > LISTED ? [`${waiting} messages wait; the oldest ${LISTED} are listed`] : []),
     ];
   }
 
   list(): AgentRow[] {
-    return this.#deps.agents.all().map((agent) => this.#row(agent));
+    return this.#deps.agents.all().map((agent) => this.row(agent));
   }
 
   async rename(name: unknown, newName: unknown): Promise<AgentRow> {
@@ -138,7 +163,7 @@ export class Registration {
       events.add(tx, { type: 'agent.renamed', subject: renamed.name, detail: String(name) });
       return renamed;
     });
-    return this.#row(agent);
+    return this.row(agent);
   }
 
   /** Removes an agent; what it has unread waits for the next setup. Returns how many. */
@@ -148,17 +173,53 @@ export class Registration {
       const agent = agents.remove(tx, parseName(name, 'an agent name'));
       const back = inbox.setAvailable(tx, agent.harness, agent.workspace, false);
       events.add(tx, { type: 'agent.removed', subject: agent.name });
-      for (const row of back)
-        events.add(tx, { type: 'message.awaiting_setup', messageId: row.id, hostId: row.sender, state: 'awaiting_setup' });
-      return { agent, back };
+      this.#tell(tx, back);
+      return { agent, back, waiting: inbox.countUnread(agent.harness, agent.workspace, tx) };
     });
     for (const row of result.back) this.#deps.onMessage(row);
+    await this.#moveOn(result.agent.harness, result.agent.workspace);
     this.#deps.onChanged(result.agent.harness, result.agent.workspace);
-    return { name: result.agent.name, waiting: result.back.length };
+    return { name: result.agent.name, waiting: result.waiting };
   }
 
-  #row(agent: Agent): AgentRow {
-    const { inbox, discovery } = this.#deps;
+  /** Nothing more is moved; the next life of the daemon goes on. */
+  stop(): void {
+    this.#isStopped = true;
+  }
+
+  /** Goes on where an earlier life of the daemon left off moving messages. AxError as the store: what is left then waits for the next life. */
+  async resume(): Promise<void> {
+    for (const { harness, workspace } of this.#deps.inbox.moving()) await this.#moveOn(harness, workspace);
+  }
+
+  /** Moves what a change of the address's agent left, in small writes, so that others get their turn. */
+  async #moveOn(harness: HarnessName, workspace: string): Promise<void> {
+    const { store, inbox } = this.#deps;
+    while (!this.#isStopped && inbox.isMoving(harness, workspace)) {
+      const moved = await store.write((tx) => {
+        const rows = inbox.moveOn(tx, harness, workspace);
+        this.#tell(tx, rows);
+        return rows;
+      });
+      for (const row of moved) this.#deps.onMessage(row);
+    }
+  }
+
+  #tell(tx: StoreTransaction, rows: readonly Received[]): void {
+    for (const { id, sender, state } of rows)
+      if (state === 'available' || state === 'awaiting_setup')
+        this.#deps.events.add(tx, { type: `message.${state}`, messageId: id, hostId: sender, state });
+  }
+
+  #quietLeft(agent: Agent): number {
+    const { clock, running } = this.#deps;
+    return quietLeft(agent, { now: () => clock.now(), running });
+  }
+
+  /** What a listing shows of an agent. */
+  row(agent: Agent): AgentRow {
+    const { inbox, discovery, clock } = this.#deps;
+    const quietMs = this.#quietLeft(agent);
     return {
       name: agent.name,
       harness: agent.harness,
@@ -169,7 +230,8 @@ export class Registration {
         attached_at: attachment.attachedAt,
       })),
       waiting: inbox.countUnread(agent.harness, agent.workspace),
-      quiet_until: null,
+      quiet: quietMs > 0,
+      quiet_until: quietMs > 0 && Number.isFinite(quietMs) ? clock.now() + quietMs : null,
     };
   }
 }
@@ -183,8 +245,8 @@ export function claimOf(environment: SessionEnvironment): SessionClaim {
   return {
     harness: environment.harness,
     sessionId: parseSessionId(environment.session_id),
-    pid: environment.pid,
-    socket: environment.socket,
+    ...(environment.pid === null ? {} : { pid: environment.pid }),
+    ...(environment.socket === null ? {} : { socket: environment.socket }),
     ...(environment.config_dir === null ? {} : { configDir: environment.config_dir }),
   };
 }

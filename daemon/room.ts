@@ -4,7 +4,6 @@
  * Owns no state but the age of its last look. What is refused for want of room is refused before anything is promised.
  */
 import { AxError } from '../protocol/errors.ts';
-import { MIN_FREE_BYTES } from '../protocol/limits.ts';
 import type { Clock } from './clock/clock.ts';
 import type { Log } from './log.ts';
 import type { Store } from './store/store.ts';
@@ -23,7 +22,7 @@ export async function unlessFull(log: Log, write: Promise<void>): Promise<void> 
 }
 
 /** Throws `store_full` while the disk has too little room; looks at most every few seconds. */
-export function roomKeeper(store: Store, clock: Clock): () => void {
+export function roomKeeper(store: Store, clock: Clock, minFreeBytes: number): () => void {
   let lookedAt = Number.NEGATIVE_INFINITY;
   let free = 0;
   return () => {
@@ -31,7 +30,7 @@ export function roomKeeper(store: Store, clock: Clock): () => void {
       free = store.status().freeBytes;
       lookedAt = clock.monotonic();
     }
-    if (free < MIN_FREE_BYTES)
+    if (free < minFreeBytes)
       throw new AxError('store_full', `only ${free} bytes are free on this host's disk; nothing new is taken`, {
         fix: 'free some disk space',
         details: { free_bytes: free, retry_after_ms: 30_000 },

@@ -24,15 +24,17 @@ import {
 } from '../protocol/limits.ts';
 import { keyedDigest } from '../protocol/seal.ts';
 import type { SealKeys } from '../protocol/seal.ts';
-import type { MessageKind } from '../protocol/states.ts';
+import type { MessageKind, WithheldReason } from '../protocol/states.ts';
 import { refuseSelf } from './addressing.ts';
 import type { Actor, Addressing, Target } from './addressing.ts';
 import type { Agent, Agents } from './agents.ts';
 import type { Clock, Random } from './clock/clock.ts';
 import type { Events } from './events.ts';
-import type { Inbox, Received } from './inbox.ts';
+import type { Inbox } from './inbox.ts';
+import type { Received } from './received-row.ts';
 import type { Naming } from './naming.ts';
-import type { Outbox, Sent } from './outbox.ts';
+import type { Outbox } from './outbox.ts';
+import type { Sent } from './sent-row.ts';
 import type { Pickup } from './pickup.ts';
 import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
 
@@ -51,6 +53,8 @@ export interface RouterDeps {
   readonly events: Events;
   readonly pickup: Pickup;
   readonly requireRoom: () => void;
+  /** For how many ms the agent of a local address is quiet still; 0: not, or there is none. */
+  readonly quietMs: (harness: string, workspace: string) => number;
   /** A new entry for this host may leave as soon as it is stored. */
   readonly mayLeaveNow: (host: HostId) => boolean;
   readonly isPaired: (host: HostId, reader: StoreReader) => boolean;
@@ -206,6 +210,7 @@ export class Router {
         digest: sealed.digest,
         bytes: body.length,
         createdAt: clock.now(),
+        createdRan: this.#deps.running(),
         deadline: this.#deps.running() + deadlineMs,
         agent: sender?.name ?? null,
         origin: actor.origin,
@@ -286,10 +291,17 @@ export class Router {
       state: row.local && local !== undefined ? local.state : row.state,
       stored_as: row.local ? row.kind : row.storedAs,
       live_session: row.receiver?.liveSession ?? live ?? null,
+      receiver_notice_reason: local === undefined ? (row.receiver?.noticeReason ?? null) : this.#withheld(local),
       from: { host: naming.party(undefined, this.#deps.key.hostId), agent: row.agent },
       replayed,
       notes,
     };
+  }
+
+  /** Why no session of this host is told of a message of its own, as far as that is known. */
+  #withheld(row: Received): WithheldReason | null {
+    if (row.notice !== null) return row.notice.reason ?? null;
+    return row.storedAs === 'message' && this.#deps.quietMs(row.harness, row.workspace) > 0 ? 'quiet' : null;
   }
 }
 

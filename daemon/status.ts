@@ -4,7 +4,7 @@
  * Owns the overview, the lists and one message's whole story in the shapes of protocol/control.ts. It never says more than
  * is known: what has not answered is shown with its age, and `uncertain` stays visible until it is resolved.
  */
-import type { AdminStatus, DaemonStatus, EventRow, HistoryRow, HostRow, MessageRow, MessageStatus } from '../protocol/control.ts';
+import type { DeadRow, AdminStatus, DaemonStatus, EventRow, HistoryRow, HostRow, MessageRow, MessageStatus } from '../protocol/control.ts';
 import { openEnvelopeHeaders, readEnvelope } from '../protocol/envelope.ts';
 import type { Headers } from '../protocol/envelope.ts';
 import { decode } from '../protocol/codec.ts';
@@ -17,20 +17,25 @@ import { RECEIVER_STATES, SENDER_ENDS, SENDER_STATES } from '../protocol/states.
 import type { SealKeys } from '../protocol/seal.ts';
 import type { Agents } from './agents.ts';
 import { attention, openEntries } from './attention.ts';
-import { sentence } from './causes.ts';
+import { causeRow } from './causes.ts';
 import type { Clock } from './clock/clock.ts';
 import type { Discovery } from './discovery.ts';
 import type { Event, Events } from './events.ts';
 import type { Files } from './files/files.ts';
+import { grantsOf } from './granting.ts';
 import type { Greeting } from './greeting.ts';
-import type { Inbox, Received } from './inbox.ts';
+import type { Inbox } from './inbox.ts';
+import type { Received } from './received-row.ts';
 import type { Naming } from './naming.ts';
 import type { Notices } from './notices.ts';
-import type { Outbox, Sent } from './outbox.ts';
+import type { Outbox } from './outbox.ts';
+import type { Sent } from './sent-row.ts';
 import type { Peer, Peers } from './peers.ts';
+import type { Refusals } from './refusals.ts';
 import type { Store } from './store/store.ts';
 
 export interface StatusDeps {
+  readonly minFreeBytes: number;
   readonly store: Store;
   readonly clock: Clock;
   readonly self: HostId;
@@ -41,6 +46,7 @@ export interface StatusDeps {
   readonly greeting: Greeting;
   readonly discovery: Discovery;
   readonly peers: Peers;
+  readonly refusals: Refusals;
   readonly agents: Agents;
   readonly outbox: Outbox;
   readonly inbox: Inbox;
@@ -49,8 +55,8 @@ export interface StatusDeps {
   readonly daemon: () => DaemonStatus;
 }
 
-/** Unread rows looked at for the counts of the overview. */
-const TALLY = 10_000;
+/** Rows that are read at once for a list of those in one state. */
+const PAGE = 200;
 
 export class Status {
   readonly #deps: StatusDeps;
@@ -65,7 +71,7 @@ export class Status {
       host_id: peer.hostId,
       name: peer.name,
       addresses: peer.addresses,
-      grants: peer.grants,
+      ...grantsOf(this.#deps, peer),
       state: view.state,
       last_seen_at: view.lastSeenAt ?? peer.lastSeenAt,
       rtt_ms: view.rttMs === null ? null : Math.round(view.rttMs * 100) / 100,
@@ -85,16 +91,16 @@ export class Status {
       daemon: this.#deps.daemon(),
       hosts: this.hosts(),
       outbox: open.counts,
-      inbox: inbox.tally(TALLY),
+      inbox: inbox.tally(),
       notices: notices.counts(),
       store: { path: status.path, bytes: status.bytes, free_bytes: status.freeBytes, entries: status.entries },
-      attention: attention(this.#deps, status.freeBytes, open),
+      attention: attention(this.#deps, status, open),
     };
   }
 
   /** Inbox or sent list, newest first. */
   async list(params: Readonly<Record<string, unknown>>): Promise<{ messages: MessageRow[]; scope: string }> {
-    const { inbox, outbox, files } = this.#deps;
+    const { inbox, outbox, agents, files, clock } = this.#deps;
     const sent = params['sent'] === true;
     const limit = limitOf(params['limit']);
     const states: readonly string[] = sent ? SENDER_STATES : RECEIVER_STATES;
@@ -104,18 +110,39 @@ export class Status {
     const typed = params['workspace'] === undefined || params['workspace'] === null ? undefined : parseWorkspace(params['workspace']);
     const workspace = typed === undefined ? undefined : ((await files.canonicalFolder(typed)) ?? typed);
     let before = this.#before(params['before'], sent);
+    const from = workspace === undefined ? undefined : { workspace, agents: agents.ofWorkspace(workspace).map((agent) => agent.name) };
     const isWanted = this.#filter(state ?? undefined, workspace);
     const rows: MessageRow[] = [];
+    const size = state === undefined || state === null ? limit : PAGE; // without a state to look for, every row read is shown
     for (;;) {
-      const page: readonly (Sent | Received)[] = sent ? outbox.page(before, 200) : inbox.page(before, 200);
+      const page: readonly (Sent | Received)[] = sent ? outbox.page(before, size, from) : inbox.page(before, size, workspace);
       // Opening the sealed headers costs far more than reading a row: only what is shown is opened.
       for (const row of page.filter(isWanted).slice(0, limit - rows.length))
         rows.push('host' in row ? this.#sentRow(row) : this.#receivedRow(row));
       const last = page.at(-1);
-      if (rows.length >= limit || page.length < 200 || last === undefined) break;
+      if (rows.length >= limit || page.length < size || last === undefined) break;
       before = last.seq;
+      // Few of a great many may be in that state: the others get their turn while they are looked for.
+      await new Promise<void>((resolve) => void clock.after(0, resolve));
     }
     return { messages: rows, scope: workspace ?? 'all workspaces of this host' };
+  }
+
+  /** What this host sent that was refused or has expired, newest first, each with why; of the whole host, never of one workspace only. */
+  dead(params: Readonly<Record<string, unknown>>): { messages: DeadRow[]; scope: string } {
+    const limit = limitOf(params['limit']);
+    const rows = this.#deps.outbox.dead(this.#before(params['before'], true), limit);
+    const dead = rows.map((row): DeadRow => {
+      const host = this.#deps.naming.nameOf(row.host);
+      const words = row.cause === null ? null : causeRow(row.cause, host, row.to.workspace);
+      return { ...this.#sentRow(row), uncertain: row.uncertain, cause: words, can_retry: this.#canRetry(row) };
+    });
+    return { messages: dead, scope: 'all messages sent from this host' };
+  }
+
+  /** Would `admin.retry` take it now? */
+  #canRetry(row: Sent): boolean {
+    return this.#deps.peers.get(row.host) !== undefined && this.#deps.outbox.canRetry(row);
   }
 
   /** The sequence a list goes on below. AxError `invalid_argument` for a message of the other list. */
@@ -206,11 +233,12 @@ export class Status {
       receiver_state: row.receiver?.state ?? null,
       receiver_at: row.receiver?.at ?? null,
       receiver_notice: row.receiver?.notice ?? null,
+      receiver_notice_reason: row.receiver?.noticeReason ?? null,
       handed_out_at: row.receiver?.handedOutAt ?? null,
       fetched_at: row.fetchedAt,
       stored_as: row.storedAs,
       live_session: SENDER_ENDS.has(row.state) ? null : (row.receiver?.liveSession ?? null), // nobody tells it any more after an end
-      cause: row.cause === null ? null : { ...row.cause, message: sentence(row.cause, naming.nameOf(row.host), row.to.workspace) },
+      cause: row.cause === null ? null : causeRow(row.cause, naming.nameOf(row.host), row.to.workspace),
       destination: {
         host_id: row.host,
         host: naming.nameOf(row.host),
@@ -238,6 +266,7 @@ export class Status {
       receiver_state: row.state,
       receiver_at: this.#endedAt(row) ?? row.fetchedAt ?? row.handedOutAt ?? row.receivedAt,
       receiver_notice: row.notice?.outcome ?? null,
+      receiver_notice_reason: row.notice?.reason ?? null,
       handed_out_at: row.handedOutAt,
       fetched_at: row.fetchedAt,
       stored_as: row.storedAs,

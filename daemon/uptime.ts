@@ -1,14 +1,13 @@
 /**
  * Running time: how long this host's daemon has run in all its lives, the clock of deadlines and retention.
  *
- * Owns one counter in the table `meta`, flushed each minute. Downtime and suspend do not count and a step of the wall clock
- * changes nothing. After a crash at most a minute is counted twice: deadlines come late, never early.
+ * Owns one counter in the table `meta`, flushed each minute, and by notices.ts with each of its pauses. Downtime and suspend do not count
+ * and a step of the wall clock changes nothing. After a crash at most a minute is counted twice: deadlines come late, never early.
  */
 import type { Clock } from './clock/clock.ts';
-import { getRow, pack } from './store/rows.ts';
+import { keepRunning, keptRunning } from './store/rows.ts';
 import type { Store, StoreTransaction } from './store/store.ts';
 
-const KEY = 'running';
 /** How often the counter is flushed, ms. */
 export const UPTIME_FLUSH_MS = 60_000;
 
@@ -19,7 +18,7 @@ export class Uptime {
 
   constructor(store: Store, clock: Clock) {
     this.#clock = clock;
-    this.#base = getRow<{ ms: number }>(store, 'meta', KEY)?.ms ?? 0;
+    this.#base = keptRunning(store);
     this.#started = clock.monotonic();
   }
 
@@ -34,6 +33,6 @@ export class Uptime {
   }
 
   flush(tx: StoreTransaction): void {
-    tx.put('meta', KEY, pack({ ms: this.now() }));
+    keepRunning(tx, this.now());
   }
 }

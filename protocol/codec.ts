@@ -177,6 +177,11 @@ export function flag(fields: Fields, key: string): boolean {
   return value;
 }
 
+export function optionalFlag(fields: Fields, key: string): boolean | undefined {
+  const value = own(fields, key);
+  return value === undefined || value === null ? undefined : flag(fields, key);
+}
+
 export function bytes(fields: Fields, key: string, max: number, min = 0): Uint8Array {
   const value = own(fields, key);
   if (!(value instanceof Uint8Array)) throw violation(`"${key}" must be bytes`);

@@ -13,6 +13,7 @@ export const METHODS = [
   'daemon.hello',
   'daemon.stop',
   'daemon.status',
+  'daemon.backup',
   'host.id',
   'host.invite',
   'host.join',
@@ -22,11 +23,16 @@ export const METHODS = [
   'host.rename',
   'host.remove',
   'host.ping',
+  'host.grant',
+  'host.revoke',
   'agent.setup',
   'agent.list',
   'agent.rename',
   'agent.remove',
+  'agent.quiet',
+  'agent.unquiet',
   'agent.sessions',
+  'agent.sandbox_fetch',
   'message.send',
   'message.reply',
   'message.list',
@@ -37,6 +43,8 @@ export const METHODS = [
   'admin.status',
   'admin.message_status',
   'admin.cancel',
+  'admin.dead',
+  'admin.retry',
   'admin.events',
 ] as const;
 export type Method = (typeof METHODS)[number];
@@ -53,9 +61,11 @@ export interface Origin {
 /** What a harness's shell exports about its session; proved by the daemon before it counts. */
 export interface SessionEnvironment {
   readonly harness: HarnessName;
+  /** Claude Code: the conversation's id; Codex: the thread's. */
   readonly session_id: string;
-  readonly pid: number;
-  readonly socket: string;
+  /** Null where the harness exports none (Codex). */
+  readonly pid: number | null;
+  readonly socket: string | null;
   readonly config_dir: string | null;
 }
 
@@ -86,11 +96,54 @@ export interface DaemonStatus {
   readonly warnings: readonly string[];
 }
 
+export interface DaemonBackup {
+  /** Absolute. */
+  readonly path: string;
+  readonly bytes: number;
+  /** RFC 3339. */
+  readonly made_at: string;
+  readonly version: string;
+  readonly schema: number;
+  readonly host_id: string;
+  /** The host key is in it. */
+  readonly with_key: boolean;
+}
+
+/** What the daemon's program answers after a restore. */
+export interface DaemonRestored extends Omit<DaemonBackup, 'bytes'> {
+  /** Where the store that was here is now. */
+  readonly kept: string | null;
+  /** Was the host key here, or did it come from the backup? */
+  readonly key: 'here' | 'backup';
+  readonly config: 'here' | 'backup' | 'none';
+  readonly warnings: readonly string[];
+}
+
+/** A grant that holds in one workspace (null: everywhere) or for a while (`remaining_ms` null: until revoked). */
+export interface GrantRow {
+  readonly action: string;
+  readonly workspace: string | null;
+  readonly remaining_ms: number | null;
+}
+
+/** What another host may do here after a change of its grants. */
+export interface HostGrants {
+  readonly host_id: string;
+  readonly name: string;
+  /** Counts changes. */
+  readonly revision: number;
+  readonly grants: readonly string[];
+  readonly grant_rules: readonly GrantRow[];
+  readonly warnings: readonly string[];
+}
+
 export interface HostRow {
   readonly host_id: string;
   readonly name: string;
   readonly addresses: readonly string[];
+  /** What it may do here in every workspace. */
   readonly grants: readonly string[];
+  readonly grant_rules: readonly GrantRow[];
   /** `up`, `down`, `update_required`, `wrong_peer`, `untrusted` (the other side does not know this host). */
   readonly state: string;
   readonly last_seen_at: number | null;
@@ -111,6 +164,9 @@ export interface AgentRow {
   readonly workspace: string;
   readonly attachments: readonly AttachmentRow[];
   readonly waiting: number;
+  /** Notices to it are withheld; an older daemon does not tell. */
+  readonly quiet?: boolean;
+  /** When that ends by itself; null when it is not quiet, or quiet until `unquiet`: `quiet` tells the two apart. */
   readonly quiet_until: number | null;
 }
 
@@ -130,6 +186,12 @@ export interface SessionRow {
   readonly reason: string | null;
   readonly version: string;
   readonly started_at: number;
+  /** When `status` began; null when its harness or an older ax does not tell. */
+  readonly status_since?: number | null;
+  /** The agent of its folder gets no notices now; null when an older ax there does not tell. */
+  readonly quiet?: boolean | null;
+  /** When that ends by itself; null when it is not quiet, or quiet until `unquiet`. */
+  readonly quiet_until?: number | null;
 }
 
 export interface SessionHost {
@@ -138,6 +200,8 @@ export interface SessionHost {
   readonly state: 'ok' | 'unavailable' | 'unsupported' | 'update_required';
   readonly error: ErrorBody | null;
   readonly sessions: readonly SessionRow[];
+  /** What of an `ok` list may be old: a harness that gave no answer. An older daemon does not tell. */
+  readonly warnings?: readonly string[];
 }
 
 export interface QueuedMessage {
@@ -153,10 +217,21 @@ export interface QueuedMessage {
   readonly state: SenderState | ReceiverState;
   readonly stored_as: MessageKind | null;
   readonly live_session: boolean | null;
+  /** Why no session is told of it now, as far as that is known: a word of WITHHELD_REASONS. */
+  readonly receiver_notice_reason?: string | null;
   readonly from: { readonly host: string; readonly agent: string | null };
   readonly replayed: boolean;
   /** Words for people that belong with this answer. */
   readonly notes: readonly string[];
+}
+
+/** Why a message is not accepted, in words for its sender. */
+export interface CauseRow {
+  readonly code: string;
+  readonly message: string;
+  readonly at: number;
+  /** How long, from `at` on, the other host asked to wait. */
+  readonly retry_after_ms?: number;
 }
 
 export interface MessageRow {
@@ -172,6 +247,15 @@ export interface MessageRow {
   readonly received_at: number | null;
   readonly handed_out_at: number | null;
   readonly fetched_at: number | null;
+}
+
+/** A message that was refused or has expired, with why. */
+export interface DeadRow extends MessageRow {
+  /** A copy may have reached the other host all the same. */
+  readonly uncertain: boolean;
+  readonly cause: CauseRow | null;
+  /** `admin retry` would take it now. */
+  readonly can_retry: boolean;
 }
 
 export interface FetchedMessage {
@@ -194,6 +278,18 @@ export interface FetchedMessage {
   readonly waiting: readonly WaitingRow[];
   /** How many other unread messages there are in all; an older daemon does not tell. */
   readonly waiting_count?: number;
+  /** Where the daemon put a long body for a reader that can write nothing; only through the channel for sandboxed sessions. */
+  readonly kept?: string | null;
+}
+
+/** The channel through which a sandboxed session can fetch. */
+export interface SandboxFetchState {
+  /** What the user chose. */
+  readonly enabled: boolean;
+  /** Is the pipe there and read? */
+  readonly open: boolean;
+  /** Why not, although enabled. */
+  readonly reason: string | null;
 }
 
 export interface HistoryRow {
@@ -212,11 +308,13 @@ export interface MessageStatus {
   readonly receiver_state: string | null;
   readonly receiver_at: number | null;
   readonly receiver_notice: string | null;
+  /** Why it is `withheld`: `several`, `budget`, `quiet` or `no_right`; null where that is not told. */
+  readonly receiver_notice_reason?: string | null;
   readonly handed_out_at: number | null;
   readonly fetched_at: number | null;
   readonly stored_as: MessageKind | null;
   readonly live_session: boolean | null;
-  readonly cause: { readonly code: string; readonly message: string; readonly at: number } | null;
+  readonly cause: CauseRow | null;
   readonly destination: {
     readonly host_id: string;
     readonly host: string;
@@ -231,6 +329,34 @@ export interface MessageStatus {
   readonly history: readonly HistoryRow[];
 }
 
+/** What a row of attention is about, for programs; `what` is for people, and may be worded anew. */
+export type AttentionCode =
+  | 'store_failed'
+  | 'disk_low'
+  | 'host_id_twice'
+  | 'peer_untrusted'
+  | 'peer_update_required'
+  | 'peer_wrong_key'
+  | 'peer_down'
+  | 'messages_deferred'
+  | 'message_refused'
+  | 'refused_here'
+  | 'no_right'
+  | 'not_reached'
+  | 'agent_quiet'
+  | 'no_session'
+  | 'notices_withheld'
+  | 'notices_held'
+  | 'queue_paused'
+  | 'unanswered';
+
+export interface AttentionRow {
+  readonly code: AttentionCode;
+  readonly what: string;
+  readonly since: number | null;
+  readonly fix: string;
+}
+
 export interface AdminStatus {
   readonly daemon: DaemonStatus;
   readonly hosts: readonly HostRow[];
@@ -238,7 +364,7 @@ export interface AdminStatus {
   readonly inbox: { readonly awaiting_setup: number; readonly available: number; readonly handed_out: number };
   readonly notices: Record<string, number>;
   readonly store: { readonly path: string; readonly bytes: number; readonly free_bytes: number; readonly entries: number };
-  readonly attention: readonly { readonly what: string; readonly since: number | null; readonly fix: string }[];
+  readonly attention: readonly AttentionRow[];
 }
 
 export interface EventRow {

@@ -42,6 +42,12 @@ export const METADATA_RETENTION_MS = 30 * DAY;
 export const DEFAULT_INVITE_TTL_MS = 15 * MINUTE;
 export const MAX_INVITE_TTL_MS = 1 * DAY;
 
+/** Longest life of a grant that expires, ms. */
+export const MAX_GRANT_MS = 366 * DAY;
+/** Shortest and longest time for which an agent is made quiet, when it has an end, ms. */
+export const MIN_QUIET_MS = 1 * SECOND;
+export const MAX_QUIET_MS = 366 * DAY;
+
 /** First and longest pause between forwarding attempts to one host, ms. */
 export const RETRY_FIRST_MS = 1 * SECOND;
 export const RETRY_CAP_MS = 5 * MINUTE;
@@ -49,6 +55,9 @@ export const RETRY_CAP_MS = 5 * MINUTE;
 export const REQUEST_TIMEOUT_MS = 20 * SECOND;
 /** Asking a peer for its sessions inside another command, ms. */
 export const SESSIONS_TIMEOUT_MS = 3 * SECOND;
+/** A harness adapter that has not looked, proved or nudged within this is gone on without, ms; a look ends well before whoever asks for it. */
+export const HARNESS_LOOK_MS = 2 * SECOND;
+export const HARNESS_STEP_MS = 10 * SECOND;
 /** A session list younger than this answers `--session` without asking again, ms. */
 export const SESSIONS_CACHE_MS = 60 * SECOND;
 /** How often a connected peer is greeted again: keeps last_seen and the round trip fresh, ms. */
@@ -79,8 +88,52 @@ export const NOTICE_ATTEMPTS = 4;
 export const NOTICE_BURST = 10;
 export const NOTICES_PER_HOUR = 30;
 
+/** New messages of one host for one workspace: a burst, then so many a minute; over all workspaces, four times that. */
+export const MESSAGE_BURST = 6000;
+export const MESSAGES_PER_MINUTE = 3000;
+
+/** The bounds that a host's owner may set in config.json; the rest of this file is fixed. */
+export interface Limits {
+  readonly messagesPerMinute: number;
+  readonly messageBurst: number;
+  readonly noticesPerHour: number;
+  readonly noticeBurst: number;
+  readonly waitingMessages: number;
+  readonly waitingBytes: number;
+  readonly keptMessages: number;
+  readonly keptBytes: number;
+  readonly minFreeBytes: number;
+}
+
+export const DEFAULT_LIMITS: Limits = {
+  messagesPerMinute: MESSAGES_PER_MINUTE,
+  messageBurst: MESSAGE_BURST,
+  noticesPerHour: NOTICES_PER_HOUR,
+  noticeBurst: NOTICE_BURST,
+  waitingMessages: MAX_WAITING_PER_PEER,
+  waitingBytes: MAX_WAITING_BYTES_PER_PEER,
+  keptMessages: MAX_KEPT_PER_PEER,
+  keptBytes: MAX_KEPT_BYTES_PER_PEER,
+  minFreeBytes: MIN_FREE_BYTES,
+};
+
 /** A message listing: default and largest number of rows. */
 export const DEFAULT_LIST_ROWS = 50;
 export const MAX_LIST_ROWS = 500;
 /** How long one long poll on the control socket may wait, ms. */
 export const MAX_POLL_MS = 25 * SECOND;
+
+/** A body longer than this goes into a file, and only its head is printed, bytes: harnesses cut long output without a word. */
+export const MAX_PRINTED_BYTES = 16 * KIB;
+/** A request through the pipe for sandboxed sessions, bytes; below PIPE_BUF (4096), so that lines never mix. */
+export const MAX_BOX_LINE_BYTES = 1 * KIB;
+/** Answers that lie in the folder of the channel at the same time, and how long each may, ms. */
+export const MAX_BOX_ANSWERS = 100;
+export const BOX_ANSWER_MS = 30 * SECOND;
+/** Requests served through the channel: a burst and so many a second, per session and in all. */
+export const BOX_BURST = 10;
+export const BOX_PER_SECOND = 5;
+export const BOX_PER_SECOND_IN_ALL = 50;
+
+/** Where a host listens unless told otherwise: this TCP port. */
+export const USUAL_PORT = 19_264;

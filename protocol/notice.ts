@@ -37,8 +37,9 @@ export function setupCommand(ax: AxCommand, name: string, workspace: string): st
   return axCommand(ax, 'agent', 'setup', '--name', name, '--workspace', workspace);
 }
 
-export function fetchCommand(ax: AxCommand, id: MessageId, workspace: string): string {
-  return axCommand(ax, 'messages', 'fetch', id, '--workspace', workspace);
+/** `code` only while the channel for sandboxed sessions is open: it comes last, so that rules which match the beginning still do. */
+export function fetchCommand(ax: AxCommand, id: MessageId, workspace: string, code?: string): string {
+  return axCommand(ax, 'messages', 'fetch', id, '--workspace', workspace, ...(code === undefined ? [] : ['--code', code]));
 }
 
 export interface NoticeFacts {
@@ -50,6 +51,8 @@ export interface NoticeFacts {
   readonly waiting: number;
   /** 1 for the first notice of these messages; tells a reminder from its first. */
   readonly attempt: number;
+  /** Opens these messages to the session through the channel for sandboxed ones, while that is open. */
+  readonly code?: string | undefined;
 }
 
 const reminder = (attempt: number): string => (attempt > 1 ? ` (reminder ${attempt - 1})` : '');
@@ -57,7 +60,7 @@ const count = (waiting: number): string => (waiting === 1 ? 'a message waits' : 
 
 /** The notice for an attached session. */
 export function fetchNotice(facts: NoticeFacts): string {
-  return `ax on this host: ${count(facts.waiting)} for this workspace, unread${reminder(facts.attempt)}. To read ${facts.waiting === 1 ? 'it' : 'the oldest'}, run:\n${fetchCommand(facts.ax, facts.id, facts.workspace)}`;
+  return `ax on this host: ${count(facts.waiting)} for this workspace, unread${reminder(facts.attempt)}. To read ${facts.waiting === 1 ? 'it' : 'the oldest'}, run:\n${fetchCommand(facts.ax, facts.id, facts.workspace, facts.code)}`;
 }
 
 /** The notice for a session that is not attached; `name` is the agent's name, or one ax proposes. The message id makes it unique. */

@@ -5,15 +5,15 @@
  * is believed only when the destination's own key signed it. A cancel is believed only from the host that sent the message.
  */
 import { AxError } from './errors.ts';
-import { asFields, bytes, decode, encode, flag, oneOf, optionalShown, text, violation, whole } from './codec.ts';
+import { asFields, bytes, decode, encode, flag, oneOf, optionalShown, optionalText, text, violation, whole } from './codec.ts';
 import { requireSignature, signOne } from './hashtree.ts';
 import type { Signed } from './hashtree.ts';
 import { parseHostId } from './identity.ts';
 import type { HostKey } from './identity.ts';
 import { isMessageId } from './ids.ts';
 import type { HostId, MessageId } from './ids.ts';
-import { MESSAGE_KINDS, RECEIPT_OUTCOMES, RECEIVER_STATES } from './states.ts';
-import type { MessageKind, ReceiptOutcome, ReceiverState } from './states.ts';
+import { MESSAGE_KINDS, RECEIPT_OUTCOMES, RECEIVER_STATES, WITHHELD_REASONS } from './states.ts';
+import type { MessageKind, ReceiptOutcome, ReceiverState, WithheldReason } from './states.ts';
 
 const RECEIPT_VERSION = 1;
 
@@ -31,6 +31,8 @@ export interface Receipt {
   readonly storedAs: MessageKind;
   /** A live session was there for the destination when it signed. */
   readonly liveSession: boolean;
+  /** With `accepted`: why no session was told when it signed, where that was known then; an older ax does not tell. */
+  readonly noticeReason?: WithheldReason;
   /** With `too_late`: true when pickup is confirmed, false when the body was only handed out. */
   readonly certain: boolean;
 }
@@ -44,11 +46,18 @@ export interface Cancel {
 }
 
 export function signReceipt(key: HostKey, receipt: Omit<Receipt, 'receiver'>): Signed {
-  const { storedAs, liveSession, ...rest } = receipt;
+  const { storedAs, liveSession, noticeReason, ...rest } = receipt;
   return signOne(
     key,
     'ax/1 receipt',
-    encode({ v: RECEIPT_VERSION, ...rest, stored_as: storedAs, live_session: liveSession, receiver: key.hostId }),
+    encode({
+      v: RECEIPT_VERSION,
+      ...rest,
+      stored_as: storedAs,
+      live_session: liveSession,
+      notice_reason: noticeReason,
+      receiver: key.hostId,
+    }),
   );
 }
 
@@ -59,6 +68,7 @@ export function readReceipt(receiver: HostId, sender: HostId, signed: Signed): R
   const parties = readParties(fields);
   if (parties.receiver !== receiver || parties.sender !== sender)
     throw new AxError('wrong_peer', 'the receipt is about a message of other hosts');
+  const noticeReason = readReason(fields);
   return {
     ...parties,
     outcome: oneOf(fields, 'outcome', RECEIPT_OUTCOMES),
@@ -67,7 +77,14 @@ export function readReceipt(receiver: HostId, sender: HostId, signed: Signed): R
     storedAs: oneOf(fields, 'stored_as', MESSAGE_KINDS),
     liveSession: flag(fields, 'live_session'),
     certain: flag(fields, 'certain'),
+    ...(noticeReason === undefined ? {} : { noticeReason }),
   };
+}
+
+/** A reason that only a newer ax knows tells nothing here. */
+function readReason(fields: ReturnType<typeof asFields>): WithheldReason | undefined {
+  const said = optionalText(fields, 'notice_reason', 32);
+  return WITHHELD_REASONS.find((reason) => reason === said);
 }
 
 export function signCancel(key: HostKey, cancel: Omit<Cancel, 'sender'>): Signed {
@@ -104,6 +121,8 @@ export interface Progress {
   readonly handedOut: boolean;
   readonly liveSession: boolean;
   readonly notice?: string;
+  /** Why the notice is withheld; only with `withheld`. */
+  readonly noticeReason?: WithheldReason;
 }
 
 export function readProgress(value: Parameters<typeof asFields>[0]): Progress {
@@ -111,6 +130,7 @@ export function readProgress(value: Parameters<typeof asFields>[0]): Progress {
   const id = text(fields, 'id', 26);
   if (!isMessageId(id)) throw violation('"id" is not a message id');
   const notice = optionalShown(fields, 'notice', 32);
+  const noticeReason = notice === 'withheld' ? readReason(fields) : undefined;
   return {
     id,
     state: oneOf(fields, 'state', RECEIVER_STATES),
@@ -118,6 +138,7 @@ export function readProgress(value: Parameters<typeof asFields>[0]): Progress {
     handedOut: flag(fields, 'handed_out'),
     liveSession: flag(fields, 'live_session'),
     ...(notice === undefined ? {} : { notice }),
+    ...(noticeReason === undefined ? {} : { noticeReason }),
   };
 }
 
@@ -129,5 +150,6 @@ export function progressValue(progress: Progress): Record<string, unknown> {
     handed_out: progress.handedOut,
     live_session: progress.liveSession,
     notice: progress.notice,
+    notice_reason: progress.noticeReason,
   };
 }

@@ -25,8 +25,8 @@ const SENDER_STEPS: Record<SenderState, readonly SenderState[]> = {
   deferred: ['forwarding', 'accepted', 'fetched', 'refused', 'expired', 'cancelled'],
   accepted: ['fetched', 'expired', 'cancelled'],
   fetched: [],
-  refused: ['accepted', 'fetched', 'expired', 'cancelled'],
-  expired: ['accepted', 'fetched', 'cancelled'],
+  refused: ['queued', 'accepted', 'fetched', 'expired', 'cancelled'], // queued: its owner has it tried again
+  expired: ['queued', 'accepted', 'fetched', 'cancelled'],
   cancelled: [],
 };
 
@@ -63,6 +63,52 @@ export const NOTICE_OUTCOMES = [
 ] as const;
 export type NoticeOutcome = (typeof NOTICE_OUTCOMES)[number];
 
+/**
+ * Why a message's notice is `withheld`: several sessions could be meant, the sender's budget is used up, the agent is quiet, or the
+ * sender's host may cause no notices there any more.
+ */
+export const WITHHELD_REASONS = ['several', 'budget', 'quiet', 'no_right'] as const;
+export type WithheldReason = (typeof WITHHELD_REASONS)[number];
+
+/**
+ * What may become known of an attempt after what was known: words of a harness may come late, twice or in another order, and an earlier
+ * one never takes back a later one. `failed` can be wrong (the session took it after all), so what a harness then says of it counts.
+ * An attempt begins `unverified`, and that may be its own result as well.
+ */
+const NOTICE_STEPS: Record<NoticeOutcome, readonly NoticeOutcome[]> = {
+  unverified: [
+    'unverified',
+    'written',
+    'approved',
+    'held',
+    'denied',
+    'lapsed',
+    'blocked',
+    'in_queue',
+    'left_queue',
+    'queue_paused',
+    'failed',
+  ],
+  written: ['approved', 'held', 'denied', 'lapsed', 'blocked', 'in_queue', 'left_queue', 'queue_paused'],
+  failed: ['approved', 'held', 'denied', 'lapsed', 'blocked', 'in_queue', 'left_queue', 'queue_paused'],
+  held: ['approved', 'denied', 'lapsed', 'blocked'],
+  in_queue: ['left_queue', 'queue_paused'],
+  queue_paused: ['in_queue', 'left_queue'],
+  approved: [],
+  denied: [],
+  lapsed: [],
+  blocked: [],
+  left_queue: [],
+  withheld: [],
+};
+
+export function noticeMay(from: NoticeOutcome, to: NoticeOutcome): boolean {
+  return NOTICE_STEPS[from].includes(to);
+}
+
+/** The harness still has it and will say what becomes of it: nothing more is sent to that session meanwhile. */
+export const NOTICE_WAITS: ReadonlySet<NoticeOutcome> = new Set(['held', 'in_queue', 'queue_paused']);
+
 /** What a signed receipt may say about a message. `too_late` answers a cancel that lost. */
 export const RECEIPT_OUTCOMES = ['accepted', 'fetched', 'expired', 'cancelled', 'too_late'] as const;
 export type ReceiptOutcome = (typeof RECEIPT_OUTCOMES)[number];
@@ -79,6 +125,7 @@ export const DEFAULT_GRANTS: readonly GrantAction[] = ['read', 'write', 'notify'
 /** Types of the append-only event log. */
 export const EVENT_TYPES = [
   'message.queued',
+  'message.retried',
   'message.forwarding',
   'message.deferred',
   'message.accepted',
@@ -97,12 +144,19 @@ export const EVENT_TYPES = [
   'agent.registered',
   'agent.attached',
   'agent.renamed',
+  'agent.quiet',
+  'agent.unquiet',
   'agent.removed',
   'host.paired',
   'host.added',
   'host.renamed',
   'host.removed',
+  'host.granted',
+  'host.revoked',
   'host.duplicate_id',
+  'sandbox_fetch.on',
+  'sandbox_fetch.off',
   'daemon.started',
+  'daemon.restored',
 ] as const;
 export type EventType = (typeof EVENT_TYPES)[number];

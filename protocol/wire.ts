@@ -8,7 +8,21 @@
  */
 import { HARNESSES } from './address.ts';
 import type { HarnessName } from './address.ts';
-import { asFields, asList, decode, encode, flag, oneOf, optionalShown, optionalWhole, shown, text, violation, whole } from './codec.ts';
+import {
+  asFields,
+  asList,
+  decode,
+  encode,
+  flag,
+  oneOf,
+  optionalFlag,
+  optionalShown,
+  optionalWhole,
+  shown,
+  text,
+  violation,
+  whole,
+} from './codec.ts';
 import type { Fields, Value } from './codec.ts';
 import { ERROR_TABLE, isErrorCode } from './errors.ts';
 import type { AxError, ErrorCode } from './errors.ts';
@@ -60,6 +74,12 @@ export interface PublicSession {
   readonly reason: string | null;
   readonly version: string;
   readonly startedAt: number;
+  /** When `status` began, wall time there, ms; null when its harness or an older ax does not tell. */
+  readonly statusSince: number | null;
+  /** The agent of its folder gets no notices now; null when an older ax does not tell. */
+  readonly quiet: boolean | null;
+  /** When that ends by itself, wall time there, ms. */
+  readonly quietUntil: number | null;
 }
 
 export interface PublicAgent {
@@ -73,7 +93,8 @@ export type WireRequest =
   | { readonly type: 'cancel'; readonly cancel: Signed }
   | { readonly type: 'receipt'; readonly receipt: Signed }
   | { readonly type: 'progress'; readonly ids: readonly MessageId[] }
-  | { readonly type: 'update'; readonly items: readonly Progress[] }
+  /** `retry`: the asking host changed what the asked one may do there, so what it refused may be tried again. */
+  | { readonly type: 'update'; readonly items: readonly Progress[]; readonly retry: boolean }
   | { readonly type: 'sessions' }
   | ({ readonly type: 'pair' } & PairRequest);
 
@@ -127,7 +148,7 @@ export function encodeRequest(request: WireRequest): Uint8Array {
     case 'progress':
       return encode({ t: 'progress', ids: request.ids });
     case 'update':
-      return encode({ t: 'update', items: request.items.map(progressValue) });
+      return encode({ t: 'update', items: request.items.map(progressValue), ...(request.retry ? { retry: true } : {}) });
     case 'sessions':
       return encode({ t: 'sessions' });
     case 'pair':
@@ -154,7 +175,11 @@ export function readRequest(bytes: Uint8Array): WireRequest {
     case 'progress':
       return { type, ids: asList(fields['ids'], 'ids', MAX_PROGRESS_IDS).map(idOf) };
     case 'update':
-      return { type, items: asList(fields['items'], 'items', MAX_PROGRESS_IDS).map((item) => readProgress(item)) };
+      return {
+        type,
+        items: asList(fields['items'], 'items', MAX_PROGRESS_IDS).map((item) => readProgress(item)),
+        retry: fields['retry'] === true,
+      };
     case 'sessions':
       return { type };
     case 'pair':
@@ -222,17 +247,30 @@ export function readAnswer(
   return { ok: false, refusal: { code: known, class: told, ...(retryAfterMs === undefined ? {} : { retryAfterMs }) } };
 }
 
-export function sessionsResult(sessions: readonly PublicSession[], agents: readonly PublicAgent[]): Uint8Array {
+/** `silent`: harnesses that gave no answer there just now; what is listed of them is what was last seen. */
+export function sessionsResult(
+  sessions: readonly PublicSession[],
+  agents: readonly PublicAgent[],
+  silent: readonly HarnessName[] = [],
+): Uint8Array {
   const fit = within(MAX_LIST_BYTES);
   return encodeResult({
     sessions: sessions.slice(0, MAX_SESSIONS).map(sessionValue).filter(fit),
     agents: agents.slice(0, MAX_SESSIONS).filter(fit),
+    ...(silent.length === 0 ? {} : { silent }),
   });
 }
 
 function sessionValue(session: PublicSession): Record<string, unknown> {
-  const { sessionId, startedAt, ...rest } = session;
-  return { ...rest, session_id: sessionId, started_at: startedAt };
+  const { sessionId, startedAt, statusSince, quiet, quietUntil, ...rest } = session;
+  return {
+    ...rest,
+    session_id: sessionId,
+    started_at: startedAt,
+    status_since: statusSince ?? undefined,
+    quiet: quiet ?? undefined,
+    quiet_until: quietUntil ?? undefined,
+  };
 }
 
 /** Lets entries through until their encodings fill `budget` bytes: long paths must not make an answer that no frame holds. */
@@ -241,7 +279,11 @@ function within(budget: number): (entry: object) => boolean {
   return (entry) => (left -= encode(entry).length) >= 0;
 }
 
-export function readSessions(fields: Fields): { readonly sessions: PublicSession[]; readonly agents: PublicAgent[] } {
+export function readSessions(fields: Fields): {
+  readonly sessions: PublicSession[];
+  readonly agents: PublicAgent[];
+  readonly silent: HarnessName[];
+} {
   return {
     sessions: asList(fields['sessions'], 'sessions', MAX_SESSIONS).map((value) => {
       const entry = asFields(value, 'a session');
@@ -255,6 +297,9 @@ export function readSessions(fields: Fields): { readonly sessions: PublicSession
         reason: optionalShown(entry, 'reason', 128) ?? null,
         version: shown(entry, 'version', 64),
         startedAt: whole(entry, 'started_at'),
+        statusSince: optionalWhole(entry, 'status_since') ?? null,
+        quiet: optionalFlag(entry, 'quiet') ?? null,
+        quietUntil: optionalWhole(entry, 'quiet_until') ?? null,
       };
     }),
     agents: asList(fields['agents'], 'agents', MAX_SESSIONS).map((value) => {
@@ -265,6 +310,11 @@ export function readSessions(fields: Fields): { readonly sessions: PublicSession
         workspace: shown(entry, 'workspace', MAX_PATH_BYTES),
       };
     }),
+    // A harness that only a newer ax knows is nothing that this one can name.
+    silent:
+      fields['silent'] === undefined || fields['silent'] === null
+        ? []
+        : HARNESSES.filter((harness) => asList(fields['silent'], 'silent', 16).includes(harness)),
   };
 }
 

@@ -10,11 +10,13 @@ import { MAX_POLL_MS } from '../../protocol/limits.ts';
 import { call } from '../client.ts';
 import { action, noun, verb, wholeOption } from '../command.ts';
 import type { Run } from '../command.ts';
-import { requireOwner } from '../environment.ts';
+import { axCommand, requireOwnOrOwner } from '../environment.ts';
+import { readyFix } from '../failure.ts';
 import { ago, envelope, paint, printOut, render, rowsOf, size, span, table, visible } from '../output.ts';
 import type { Fields } from '../output.ts';
 import { statusFields, statusText } from '../status.ts';
 import { pause, stopwatch } from '../wait.ts';
+import { addDead } from './dead.ts';
 
 const EVENT_COLUMNS = ['seq', 'at', 'type', 'message_id', 'host_id', 'subject', 'state', 'detail'];
 
@@ -30,7 +32,9 @@ export function addAdmin(root: Command): void {
   action(status, async (run) => {
     const id = run.args[0];
     if (id === undefined) {
-      const overview = await call<AdminStatus>(run.environment, 'admin.status');
+      const told = await call<AdminStatus>(run.environment, 'admin.status');
+      const called = axCommand(run.environment.ax);
+      const overview = { ...told, attention: told.attention.map((row) => ({ ...row, fix: readyFix(row.fix, called) })) };
       await run.print({ type: 'admin_status', fields: { ...overview }, human: overviewText(overview) });
       return;
     }
@@ -43,9 +47,8 @@ export function addAdmin(root: Command): void {
   );
   action(cancel, async (run) => {
     const asOwner = run.options['asOwner'] === true;
-    // A session that is known may cancel what its own agent sent: the daemon judges that. Any other shell of a harness is no owner.
-    if (run.environment.session === null) requireOwner(run.environment, asOwner, 'admin cancel');
     const params = { id: run.args[0], ...(asOwner ? { as_owner: true } : {}) };
+    requireOwnOrOwner(run.environment, 'admin.cancel', params);
     const cancelled = await call<{ message_id: string; state: string }>(run.environment, 'admin.cancel', params);
     const words =
       cancelled.state === 'cancelled'
@@ -53,6 +56,7 @@ export function addAdmin(root: Command): void {
         : 'is not cancelled yet: its host was asked, and decides';
     await run.print({ type: 'message_cancel', fields: { ...cancelled }, human: `${cancelled.message_id} ${words}` });
   });
+  addDead(admin);
   const events = verb(admin, 'events', 'the event log', 'ax admin events --since 100')
     .option('--follow', 'go on as they come')
     .option('--since <seq>', 'only those after this number')

@@ -7,14 +7,20 @@
 import type { Command } from 'commander';
 import type { AgentRow, SessionHost, SessionRow, WaitingRow } from '../../protocol/control.ts';
 import { AxError } from '../../protocol/errors.ts';
-import type { AxCommand } from '../../protocol/notice.ts';
+import type { ErrorBody } from '../../protocol/errors.ts';
+import { parseName } from '../../protocol/ids.ts';
 import { call } from '../client.ts';
-import { action, noun, textOption, verb } from '../command.ts';
+import { action, inLine, noun, textOption, verb } from '../command.ts';
 import type { Run } from '../command.ts';
-import { absolute, axCommand, fetchLine, requireLocalWorkspace } from '../environment.ts';
+import { absolute, axCommand, requireLocalWorkspace, requireOneShell } from '../environment.ts';
 import { ago, count, note, table, visible, withoutNull } from '../output.ts';
 import type { Fields } from '../output.ts';
+import { setupAdvice } from '../rules.ts';
 import { waitingRows } from '../status.ts';
+import { addAllowRules } from './allow-rules.ts';
+import { addInstallSkill } from './install-skill.ts';
+import { addQuiet, quietText } from './quiet.ts';
+import { addSandboxFetch } from './sandbox-fetch.ts';
 
 interface Setup {
   readonly agent: { readonly name: string; readonly harness: string; readonly workspace: string };
@@ -26,7 +32,7 @@ interface Setup {
   readonly next: string | null;
 }
 
-const AGENT_COLUMNS = ['name', 'harness', 'workspace', 'attachments', 'waiting', 'quiet_until'];
+const AGENT_COLUMNS = ['name', 'harness', 'workspace', 'attachments', 'waiting', 'quiet_until', 'quiet'];
 const SESSION_COLUMNS = [
   'host',
   'host_id',
@@ -41,6 +47,10 @@ const SESSION_COLUMNS = [
   'version',
   'started_at',
   'error',
+  'status_since',
+  'warnings',
+  'quiet',
+  'quiet_until',
 ];
 
 export function addAgent(root: Command): void {
@@ -56,6 +66,7 @@ export function addAgent(root: Command): void {
   action(set, setup);
   action(verb(agent, 'list', 'agents registered on this host', 'ax agent list').alias('ls'), listAgents);
   action(verb(agent, 'rename <agent> <name>', 'another name for an agent', 'ax agent rename builder nightly'), async (run) => {
+    inLine(() => parseName(run.args[1], 'an agent name'));
     const renamed = await call<{ agent: Fields }>(run.environment, 'agent.rename', { name: run.args[0], new_name: run.args[1] });
     await run.print({
       type: 'agent_renamed',
@@ -75,26 +86,32 @@ export function addAgent(root: Command): void {
     },
   );
   action(verb(agent, 'sessions [host]', 'live sessions here and on paired hosts; starts nothing', 'ax agent sessions hostb'), listSessions);
+  addQuiet(agent);
+  addAllowRules(agent);
+  addSandboxFetch(agent);
+  addInstallSkill(agent);
 }
 
 async function setup(run: Run): Promise<void> {
   const { environment, options } = run;
   requireSession(run);
+  inLine(() => parseName(textOption(options, 'name'), 'an agent name'));
   const typed = textOption(options, 'workspace');
   const workspace = typed === undefined ? requireLocalWorkspace(environment, 'add --workspace DIR') : absolute(typed);
   const done = await call<Setup>(environment, 'agent.setup', { name: textOption(options, 'name'), workspace });
-  for (const warning of done.warnings) note(`warning: ${warning}`);
   const { agent, attachment, waiting, next } = done;
+  const advice = setupAdvice(environment, agent);
+  const warnings = [...done.warnings, ...advice.warnings];
+  for (const warning of warnings) note(`warning: ${warning}`);
   const lines = [
     `${visible(agent.name)} is set up for ${visible(agent.harness)} in ${visible(agent.workspace)}; this session (${visible(attachment.session_id)}) is attached: ${visible(attachment.state)}`,
     ...(waiting.length === 0
       ? ['Nothing waits. A notice comes into this conversation when something does.']
       : waitingRows(waiting, done.waiting_count, 20)),
-    'To spare prompts, the user may allow these two in the permissions of the settings (ax does not write them):',
-    ...allowRules(environment.ax).map((rule) => `  ${rule}`),
+    ...advice.lines,
     ...(next === null ? [] : [`next: ${visible(next)}`]),
   ];
-  await run.print({ type: 'agent_setup', fields: { ...done, allow_rules: allowRules(environment.ax) }, human: lines.join('\n') });
+  await run.print({ type: 'agent_setup', fields: { ...done, warnings, allow_rules: advice.rules }, human: lines.join('\n') });
 }
 
 function requireSession(run: Run): void {
@@ -104,18 +121,13 @@ function requireSession(run: Run): void {
       fix: axCommand(run.environment.ax, 'agent', 'sessions', 'Localhost'),
     });
   }
-  if (run.environment.harnessShell === 'codex') throw new AxError('unsupported', 'sessions of codex cannot be set up yet');
+  if (run.environment.isNested) return requireOneShell(run.environment, 'agent.setup', {});
+  if (run.environment.harnessShell === 'codex')
+    throw new AxError('invalid_state', 'this shell exports no CODEX_THREAD_ID: it belongs to no thread of Codex that can be reached');
   throw new AxError(
     'invalid_state',
     'this session exports no messaging socket (CLAUDE_CODE_SESSION_ID, CLAUDE_PID and CLAUDE_CODE_MESSAGING_SOCKET): it cannot be reached',
   );
-}
-
-/** The permission rules under which notices and setups run unasked: the very words of the commands in a notice. */
-export function allowRules(ax: AxCommand): string[] {
-  const marker = '0'.repeat(26);
-  const fetch = fetchLine(ax, marker, '/');
-  return [`Bash(${fetch.slice(0, fetch.indexOf(` ${marker}`))}:*)`, `Bash(${axCommand(ax, 'agent', 'setup')}:*)`];
 }
 
 async function listAgents(run: Run): Promise<void> {
@@ -124,7 +136,8 @@ async function listAgents(run: Run): Promise<void> {
     const count = row.attachments.filter((attachment) => attachment.state === 'live').length;
     return count === 0 ? 'no session' : count === 1 ? 'live' : `${count} live`;
   };
-  const rows = agents.map((row) => [row.name, row.harness, live(row), String(row.waiting), row.workspace]);
+  const quiet = (cell: string): string[] => (agents.some((row) => row.quiet === true) ? [cell] : []);
+  const rows = agents.map((row) => [row.name, row.harness, live(row), String(row.waiting), ...quiet(quietText(row)), row.workspace]);
   await run.print({
     type: 'agent_list',
     fields: { agents },
@@ -132,7 +145,7 @@ async function listAgents(run: Run): Promise<void> {
     human:
       agents.length === 0
         ? 'no agent is set up on this host; a session does that itself with `ax agent setup`'
-        : await table(['AGENT', 'HARNESS', 'SESSION', 'WAITING', 'WORKSPACE'], rows),
+        : await table(['AGENT', 'HARNESS', 'SESSION', 'WAITING', ...quiet('QUIET'), 'WORKSPACE'], rows),
   });
 }
 
@@ -142,10 +155,10 @@ async function listSessions(run: Run): Promise<void> {
   const { hosts } = await call<{ hosts: SessionHost[] }>(run.environment, 'agent.sessions', { host }, { what });
   const shown = hosts.map((entry) => ({
     ...withoutNull({ ...entry }, 'error'),
-    sessions: entry.sessions.map((session) => withoutNull({ ...session }, 'reason')),
+    sessions: entry.sessions.map((session) => withoutNull({ ...session }, 'reason', 'quiet', 'quiet_until')),
   }));
   const values = hosts.flatMap((entry) => {
-    const own = { host: entry.host, host_id: entry.host_id, state: entry.state, error: entry.error?.code };
+    const own = { host: entry.host, host_id: entry.host_id, state: entry.state, error: entry.error?.code, warnings: entry.warnings };
     return entry.sessions.length === 0 ? [own] : entry.sessions.map((session) => ({ ...own, ...session }));
   });
   const blocks = await Promise.all(hosts.map(hostBlock));
@@ -159,17 +172,30 @@ async function listSessions(run: Run): Promise<void> {
 
 async function hostBlock(entry: SessionHost): Promise<string> {
   const name = visible(entry.host);
-  if (entry.state !== 'ok') return `${name}: ${entry.state}${entry.error === null ? '' : `: ${visible(entry.error.message)}`}`;
-  if (entry.sessions.length === 0) return `${name}: no live session`;
-  const reach = (row: SessionRow): string => (row.reachable ? 'reachable' : `not reachable${row.reason === null ? '' : `: ${row.reason}`}`);
+  if (entry.state !== 'ok') return `${name}: ${entry.state}${entry.error === null ? '' : `: ${cause(entry.error)}`}`;
+  const warnings = (entry.warnings ?? []).map((warning) => `\n  warning: ${visible(warning)}`).join('');
+  if (entry.sessions.length === 0) return `${name}: no live session${warnings}`;
+  const reach = (row: SessionRow): string => {
+    const quiet = quietText(row);
+    if (row.reachable) return quiet === '' ? 'reachable' : `quiet, ${quiet}`;
+    return `not reachable${row.reason === null ? '' : `: ${row.reason}`}${quiet === '' ? '' : `; quiet, ${quiet}`}`;
+  };
+  const since = (row: SessionRow): string =>
+    typeof row.status_since === 'number' ? `${row.status}, ${ago(row.status_since)}` : row.status;
   const rows = entry.sessions.map((row) => [
     row.session_id,
     row.harness,
     row.agent ?? '-',
-    row.status,
+    since(row),
     reach(row),
-    ago(row.started_at),
+    row.started_at > 0 ? ago(row.started_at) : '-',
     row.workspace,
   ]);
-  return `${name}:\n${await table(['SESSION', 'HARNESS', 'AGENT', 'STATUS', 'NOTICES', 'STARTED', 'WORKSPACE'], rows)}`;
+  return `${name}:\n${await table(['SESSION', 'HARNESS', 'AGENT', 'STATUS', 'NOTICES', 'STARTED', 'WORKSPACE'], rows)}${warnings}`;
+}
+
+/** Why a host told no list; what only its owner can mend comes with the line to type there. */
+function cause(error: ErrorBody): string {
+  const command = error.fix === 'owner' ? error.details?.['command'] : undefined;
+  return `${visible(error.message)}${typeof command === 'string' ? `; its owner may type there: ${visible(command)}` : ''}`;
 }

@@ -1,5 +1,5 @@
 /**
- * `ax daemon`: run, start, stop, restart, status, logs.
+ * `ax daemon`: run, start, stop, restart, status, logs; install and backup are files of their own.
  *
  * Owns what counts as started and stopped for a person. `stop` uses only the frozen methods, so that any ax can stop any daemon.
  */
@@ -11,7 +11,7 @@ import type { DaemonStatus } from '../../protocol/control.ts';
 import { AxError } from '../../protocol/errors.ts';
 import { CONTROL_PROTOCOL } from '../../protocol/version.ts';
 import { call, versionsDiffer } from '../client.ts';
-import { action, collect, listOption, noun, textOption, verb } from '../command.ts';
+import { action, collect, inLine, listOption, noun, textOption, verb } from '../command.ts';
 import type { Options, Run } from '../command.ts';
 import { axCommand } from '../environment.ts';
 import type { Environment } from '../environment.ts';
@@ -20,6 +20,7 @@ import {
   lastFlags,
   logPath,
   parseHostName,
+  requireNoSandbox,
   runInForeground,
   startInBackground,
   START_TIMEOUT_MS,
@@ -29,6 +30,8 @@ import {
 import type { Hello, LaunchFlags } from '../launch.ts';
 import { note, printOut, rowsOf, span, visible, visibleLines } from '../output.ts';
 import { awaiting } from '../wait.ts';
+import { addBackup } from './backup.ts';
+import { addService } from './service.ts';
 
 export function addDaemon(root: Command): void {
   const daemon = noun(root, 'daemon', 'The process that holds the messages of this host', 'ax daemon start');
@@ -64,6 +67,8 @@ export function addDaemon(root: Command): void {
   });
   const logs = verb(daemon, 'logs', 'its log', 'ax daemon logs -f').option('-f, --follow', 'go on as it grows');
   action(logs, showLogs);
+  addService(daemon);
+  addBackup(daemon);
 }
 
 function withFlags(command: Command): Command {
@@ -75,13 +80,15 @@ function withFlags(command: Command): Command {
 function readFlags(options: Options): LaunchFlags {
   const listen = listOption(options, 'listen');
   const name = textOption(options, 'name');
-  if (listen?.length === 0) throw new AxError('invalid_argument', '--listen needs an address, such as /ip4/0.0.0.0/tcp/19264');
-  return { listen: (listen ?? []).map(parseListenAddress), name: name === undefined ? undefined : parseHostName(name) };
+  if (listen?.length === 0) throw new AxError('usage', '--listen needs an address, such as /ip4/0.0.0.0/tcp/19264');
+  return inLine(() => ({ listen: (listen ?? []).map(parseListenAddress), name: name === undefined ? undefined : parseHostName(name) }));
 }
 
 async function runDaemon(run: Run): Promise<void> {
   const { environment } = run;
-  const { child, failure } = runInForeground(environment, readFlags(run.options));
+  const flags = readFlags(run.options); // a fault of the line is told before anybody is asked
+  await requireNoSandbox(environment);
+  const { child, failure } = runInForeground(environment, flags);
   const ended = new Promise<{ code: number | null; signal: NodeJS.Signals | null }>((resolve) =>
     child.once('close', (code, signal) => resolve({ code, signal })),
   );
@@ -136,14 +143,7 @@ function requireSameVersion(environment: Environment, hello: Hello): void {
 
 /** Ends the daemon and waits until it is gone; gives its greeting, or undefined when none ran. */
 async function stop(environment: Environment): Promise<Hello | undefined> {
-  const hello = await greet(environment).catch((error: unknown) => {
-    if (!(error instanceof AxError) || error.code !== 'timeout') throw error;
-    throw new AxError('timeout', `a process holds ${environment.socketPath} but does not answer; end it by hand`, {
-      fix: axCommand(environment.ax, 'daemon', 'logs'),
-      details: { socket: environment.socketPath },
-      cause: error,
-    });
-  });
+  const hello = await greet(environment);
   if (hello === undefined) return undefined;
   await call(environment, 'daemon.stop', {}, { what: 'the daemon to take the stop' }).catch((error: unknown) => {
     // It may be gone before its answer is read.

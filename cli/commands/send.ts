@@ -5,17 +5,19 @@
  * repeats the very same request.
  */
 import type { Command } from 'commander';
+import { parseAgentAt, parseHarness } from '../../protocol/address.ts';
 import { AxError, isErrorCode, toAxError } from '../../protocol/errors.ts';
 import type { ErrorDetails } from '../../protocol/errors.ts';
 import type { MessageStatus, QueuedMessage } from '../../protocol/control.ts';
 import { MAX_POLL_MS } from '../../protocol/limits.ts';
 import { SENDER_ENDS } from '../../protocol/states.ts';
 import type { SenderState } from '../../protocol/states.ts';
+import { parseMessageId, parseRequestKey, parseSessionId } from '../../protocol/ids.ts';
 import { parseWorkspace, shellQuote } from '../../protocol/paths.ts';
 import { readBody } from '../body.ts';
 import type { Body } from '../body.ts';
 import { call, wasContacted } from '../client.ts';
-import { action, durationOption, textOption, verb } from '../command.ts';
+import { action, durationOption, inLine, textOption, verb } from '../command.ts';
 import type { Options, Run } from '../command.ts';
 import { axCommand, newRequestId } from '../environment.ts';
 import type { Environment } from '../environment.ts';
@@ -48,11 +50,13 @@ export function addSend(root: Command): void {
   action(send, async (run) => {
     const { options } = run;
     const target = readTarget(options);
+    const replyTo = textOption(options, 'replyTo');
+    if (replyTo !== undefined) inLine(() => parseMessageId(replyTo));
     const kind = options['note'] === true ? 'note' : 'message';
     await queue(run, 'message.send', run.args[0], {
       ...target,
       kind,
-      reply_to: textOption(options, 'replyTo'),
+      reply_to: replyTo,
       local_workspace: run.environment.localWorkspace,
     });
   });
@@ -83,6 +87,7 @@ function readTarget(options: Options): Record<string, unknown> {
   if (to !== undefined) {
     if (session !== undefined || workspace !== undefined || harness !== undefined)
       throw new AxError('usage', '--session, --destination-workspace and --harness go with --host, not with --to');
+    inLine(() => parseAgentAt(to));
     return { to };
   }
   if (session !== undefined && workspace !== undefined)
@@ -91,7 +96,9 @@ function readTarget(options: Options): Record<string, unknown> {
     throw new AxError('usage', 'with --host, give either --session UUID or --destination-workspace DIR');
   if (harness === undefined) throw new AxError('usage', 'with --host, give --harness claude or --harness codex behind `send`');
   // Only its form is judged here: the folder is the other host's, and is signed as typed.
-  if (workspace !== undefined) parseWorkspace(workspace);
+  if (workspace !== undefined) inLine(() => parseWorkspace(workspace));
+  if (session !== undefined) inLine(() => parseSessionId(session));
+  inLine(() => parseHarness(harness));
   return { host, session, workspace, harness };
 }
 
@@ -110,7 +117,9 @@ export async function queue(
     deadline_ms: durationOption(options, 'deadline', '--deadline', 1000),
     retention_ms: durationOption(options, 'retention', '--retention', 1000),
   };
-  const requestId = textOption(options, 'requestId') ?? newRequestId();
+  const typedId = textOption(options, 'requestId');
+  if (typedId !== undefined) inLine(() => parseRequestKey(typedId));
+  const requestId = typedId ?? newRequestId();
   const body = await readBody(positional, options);
   const request = {
     ...params,
@@ -214,7 +223,13 @@ async function waitFor(
       failure = withDetails(cause, {}, `${id} was ${shown.state} when the wait for it failed; it stays on its way: ${cause.message}`);
       break;
     }
-    shown = { ...queued, state: status.state as QueuedMessage['state'], live_session: status.live_session, stored_as: status.stored_as };
+    shown = {
+      ...queued,
+      state: status.state as QueuedMessage['state'],
+      live_session: status.live_session,
+      stored_as: status.stored_as,
+      receiver_notice_reason: status.receiver_notice_reason ?? null,
+    };
     if (status.reached) break;
     if (SENDER_ENDS.has(status.state as SenderState)) {
       failure = endedInstead(environment, status, until);

@@ -5,32 +5,39 @@
  * nothing. Waiting methods answer within MAX_POLL_MS, so that a client that is gone is noticed.
  */
 import { METHODS } from '../../protocol/control.ts';
-import type { AdminStatus, DaemonStatus, Method, SessionHost } from '../../protocol/control.ts';
+import type { AdminStatus, DaemonBackup, DaemonStatus, Method, SessionHost } from '../../protocol/control.ts';
 import { AxError, errorBody, toAxError } from '../../protocol/errors.ts';
 import { fingerprint } from '../../protocol/identity.ts';
 import type { HostId } from '../../protocol/ids.ts';
-import { MAX_LIST_ROWS, MAX_POLL_MS } from '../../protocol/limits.ts';
+import { MAX_LIST_ROWS, MAX_POLL_MS, SESSIONS_TIMEOUT_MS } from '../../protocol/limits.ts';
 import type { AxCommand } from '../../protocol/notice.ts';
 import { RECEIVER_ENDS, SENDER_ENDS } from '../../protocol/states.ts';
 import type { ReceiverState, SenderState } from '../../protocol/states.ts';
 import { AX_VERSION, CONTROL_PROTOCOL } from '../../protocol/version.ts';
 import type { Actor } from '../addressing.ts';
 import type { Agents } from '../agents.ts';
+import { explain } from '../causes.ts';
 import type { Clock } from '../clock/clock.ts';
+import { LATE, unlessLate } from '../clock/within.ts';
 import type { Discovery, HostSessions } from '../discovery.ts';
 import type { Events } from '../events.ts';
 import type { Exchange } from '../exchange.ts';
+import type { Granting } from '../granting.ts';
 import type { Greeting } from '../greeting.ts';
 import type { Inbox } from '../inbox.ts';
 import type { Link } from '../link/link.ts';
-import type { Naming } from '../naming.ts';
+import type { Naming, ResolvedHost } from '../naming.ts';
 import type { Outbox } from '../outbox.ts';
 import type { Pairing } from '../pairing.ts';
 import type { Peers } from '../peers.ts';
 import type { Pickup } from '../pickup.ts';
+import type { Quieting } from '../quieting.ts';
 import type { Registration } from '../registration.ts';
 import type { Router } from '../router.ts';
+import type { SandboxFetch } from '../sandbox-fetch.ts';
 import { eventRow } from '../status.ts';
+import { cancel, retry } from './methods-ending.ts';
+import type { Backups } from '../backup/backup.ts';
 import type { Status } from '../status.ts';
 import type { Store } from '../store/store.ts';
 
@@ -52,22 +59,26 @@ export interface MethodDeps {
   readonly discovery: Discovery;
   readonly agents: Agents;
   readonly pairing: Pairing;
+  readonly granting: Granting;
   readonly registration: Registration;
+  readonly quieting: Quieting;
   readonly pickup: Pickup;
   readonly router: Router;
   readonly status: Status;
   readonly exchange: Exchange;
+  readonly sandboxFetch: SandboxFetch;
   /** Where others are told to dial this host. */
   readonly ownAddresses: () => readonly string[];
   readonly daemonStatus: () => DaemonStatus;
   /** False once the daemon is about to stop. */
   readonly isOpen: () => boolean;
   readonly onStop: () => void;
+  readonly backups?: Backups | undefined;
 }
 
 /** Builds the table; its keys are exactly METHODS. */
 export function makeMethods(deps: MethodDeps): Record<Method, Handler> {
-  const { registration, pickup, router, status, pairing, naming, daemonStatus } = deps;
+  const { registration, pickup, router, status, pairing, granting, naming, daemonStatus } = deps;
   const table: Record<Method, Handler> = {
     'daemon.hello': async () => ({ version: AX_VERSION, protocol: CONTROL_PROTOCOL, host_id: deps.self, pid: daemonStatus().pid }),
     'daemon.stop': async () => {
@@ -75,6 +86,7 @@ export function makeMethods(deps: MethodDeps): Record<Method, Handler> {
       return { stopping: true };
     },
     'daemon.status': async () => ({ ...daemonStatus() }),
+    'daemon.backup': (params, actor) => backup(deps, params, actor),
     'host.id': async () => ({
       host_id: deps.self,
       name: daemonStatus().name,
@@ -98,13 +110,27 @@ export function makeMethods(deps: MethodDeps): Record<Method, Handler> {
     },
     'host.remove': (params) => pairing.remove({ host: params['host'], cancelPending: params['cancel_pending'] }),
     'host.ping': (params) => pairing.ping({ host: params['host'], count: params['count'] }),
+    'host.grant': async (params) => ({
+      ...(await granting.grant({
+        host: params['host'],
+        actions: params['actions'],
+        workspace: params['workspace'],
+        expiresMs: params['expires_ms'],
+      })),
+    }),
+    'host.revoke': async (params) => ({
+      ...(await granting.revoke({ host: params['host'], actions: params['actions'], workspace: params['workspace'] })),
+    }),
     'agent.setup': async (params, actor) => ({
       ...(await registration.setup({ name: params['name'], workspace: params['workspace'] }, actor.session)),
     }),
     'agent.list': async () => ({ agents: registration.list() }),
     'agent.rename': async (params) => ({ agent: await registration.rename(params['name'], params['new_name']) }),
     'agent.remove': (params) => registration.remove(params['name']),
+    'agent.quiet': (params, actor) => deps.quieting.quiet(params, actor),
+    'agent.unquiet': (params, actor) => deps.quieting.unquiet(params, actor),
     'agent.sessions': (params) => sessions(deps, params),
+    'agent.sandbox_fetch': (params, actor) => sandboxFetch(deps, params, actor),
     'message.send': async (params, actor) => ({ ...(await router.send(params, actor)) }),
     'message.reply': async (params, actor) => ({ ...(await router.reply(params, actor)) }),
     'message.list': (params) => status.list(params),
@@ -117,31 +143,61 @@ export function makeMethods(deps: MethodDeps): Record<Method, Handler> {
     'admin.status': async () => ({ ...(status.overview() satisfies AdminStatus) }),
     'admin.message_status': async (params) => ({ ...status.message(params['id']) }),
     'admin.cancel': (params, actor) => cancel(deps, params, actor),
+    'admin.dead': async (params) => ({ ...status.dead(params) }),
+    'admin.retry': (params, actor) => retry(deps, params, actor),
     'admin.events': (params) => events(deps, params),
   };
   if (Object.keys(table).length !== METHODS.length) throw new Error('a method is missing from the table');
   return table;
 }
 
+/** A copy of all that this host holds: its owner's, not a session's. */
+async function backup(deps: MethodDeps, params: Params, actor: Actor): Promise<Record<string, unknown>> {
+  const folder = params['path'];
+  if (typeof folder !== 'string' || folder.includes('\0')) throw new AxError('invalid_argument', 'a backup goes to an absolute path');
+  if (actor.session !== null && params['as_owner'] !== true)
+    throw new AxError('invalid_state', "a backup holds every message of this host and is its owner's to make", {
+      fix: 'the owner of the host runs it in a terminal of theirs',
+    });
+  if (deps.backups === undefined) throw new AxError('unsupported', 'this daemon makes no backups');
+  return { ...((await deps.backups.make(folder, params['with_key'] === true)) satisfies DaemonBackup) };
+}
+
 /** Session lists of one host or of all: asked side by side, each answering on its own; a host that is down is a row, not an error. */
 async function sessions(deps: MethodDeps, params: Params): Promise<Record<string, unknown>> {
-  const { naming, discovery, peers, self } = deps;
+  const { naming, peers } = deps;
   const one = params['host'] === undefined || params['host'] === null ? undefined : naming.host(params['host']);
   const wanted = one === undefined ? [naming.host('Localhost'), ...peers.all().map((peer) => naming.host(peer.hostId))] : [one];
-  const hosts = await Promise.all(
-    wanted.map(async (host): Promise<SessionHost> => {
-      const head = { host: host.name, host_id: host.local ? self : host.id };
-      try {
-        const list = host.local ? await discovery.local() : await discovery.of(host.id, 0);
-        return { ...head, state: 'ok', error: null, sessions: list.sessions.map(sessionRow) };
-      } catch (error) {
-        const failed = toAxError(error);
-        const state = failed.code === 'update_required' ? 'update_required' : failed.code === 'unsupported' ? 'unsupported' : 'unavailable';
-        return { ...head, state, error: errorBody(failed), sessions: [] };
-      }
-    }),
-  );
-  return { hosts };
+  return { hosts: await Promise.all(wanted.map((host) => sessionsOf(deps, host))) };
+}
+
+/** One host's row within SESSIONS_TIMEOUT_MS, whatever becomes of the link: who hangs delays no other row. */
+async function sessionsOf(deps: MethodDeps, host: ResolvedHost): Promise<SessionHost> {
+  const { discovery, clock, self } = deps;
+  const head = { host: host.name, host_id: host.local ? self : host.id };
+  try {
+    const list = await unlessLate(clock, SESSIONS_TIMEOUT_MS, host.local ? discovery.local() : discovery.of(host.id, 0));
+    if (list === LATE) throw new AxError('timeout', `${host.name} gave no answer within ${SESSIONS_TIMEOUT_MS / 1000} s`);
+    const warnings = list.silent.map((harness) => `${harness} gave no answer there: what is listed of it is what was last seen`);
+    return { ...head, state: 'ok', error: null, sessions: list.sessions.map(sessionRow), warnings };
+  } catch (error) {
+    const failed = unlisted(toAxError(error), host.name, self);
+    const state = failed.code === 'update_required' || failed.code === 'unsupported' ? failed.code : 'unavailable';
+    return { ...head, state, error: errorBody(failed), sessions: [], warnings: [] };
+  }
+}
+
+/** Why a host told no list, in words: of a refusal only the code came. A missing right is told with what its owner would type there. */
+function unlisted(error: AxError, host: string, self: HostId): AxError {
+  const refused = error.details?.['refused'] !== undefined;
+  if (error.code === 'grant_missing')
+    return new AxError('grant_missing', `${host} does not allow this host to list its sessions`, {
+      fix: 'owner',
+      details: { command: `ax host grant ${self} read` },
+    });
+  if (!refused) return error;
+  const { what } = explain({ code: error.code, message: error.message, at: 0 }, host, '');
+  return new AxError(error.code, what, { ...(error.fix === undefined ? {} : { fix: error.fix }), details: { ...error.details } });
 }
 
 function sessionRow(session: HostSessions['sessions'][number]): SessionHost['sessions'][number] {
@@ -155,6 +211,9 @@ function sessionRow(session: HostSessions['sessions'][number]): SessionHost['ses
     reason: session.reason,
     version: session.version,
     started_at: session.startedAt,
+    status_since: session.statusSince,
+    quiet: session.quiet,
+    quiet_until: session.quietUntil,
   };
 }
 
@@ -179,52 +238,6 @@ async function wait(deps: MethodDeps, params: Params): Promise<Record<string, un
     await events.next(left);
     requireOpen(deps);
   }
-}
-
-/** Withdraws a message. `cancelled`, `cancel_requested`, or AxError `too_late`. */
-async function cancel(deps: MethodDeps, params: Params, actor: Actor): Promise<Record<string, unknown>> {
-  const { naming, outbox, inbox, store, events, exchange, self } = deps;
-  const found = naming.message(params['id'], 'any');
-  if (found.sent === undefined)
-    throw new AxError('invalid_state', 'only its sender can cancel a message; it was received here', {
-      fix: 'ask on the host that sent it',
-    });
-  requireOwnMessage(deps, found.sent.agent, params, actor);
-  const { id, host, local } = found.sent;
-  const result = await store.write((tx) => {
-    if (!local) {
-      const { row, isNew } = outbox.cancel(tx, id);
-      if (isNew)
-        events.add(tx, {
-          type: row.state === 'cancelled' ? 'message.cancelled' : 'message.cancel_requested',
-          messageId: id,
-          hostId: host,
-          state: row.state,
-        });
-      return row.state === 'cancelled' ? 'cancelled' : 'cancel_requested';
-    }
-    const decided = inbox.cancel(tx, self, id, found.sent!.digest);
-    if (decided.outcome === 'too_late')
-      throw new AxError('too_late', decided.row?.state === 'fetched' ? 'the message was picked up' : 'the body was handed out', {
-        details: { at: decided.row?.fetchedAt ?? decided.row?.handedOutAt ?? null, certain: decided.row?.state === 'fetched' },
-      });
-    if (decided.outcome === 'expired') throw new AxError('expired', 'the message has expired; there is nothing to cancel');
-    outbox.settleLocal(tx, id, 'cancelled', 0);
-    if (decided.isNew) events.add(tx, { type: 'message.cancelled', messageId: id, hostId: self, state: 'cancelled' });
-    return 'cancelled';
-  });
-  if (!local) exchange.wake(host);
-  return { message_id: id, state: result };
-}
-
-/** A guard-rail: a session's shell cancels what its own agent sent, and more only when told that it acts for the owner. */
-function requireOwnMessage(deps: MethodDeps, sender: string | null, params: Params, actor: Actor): void {
-  if (actor.session === null || params['as_owner'] === true) return;
-  const own = deps.agents.ofSession(actor.session.session_id)?.name;
-  if (own !== undefined && own === sender) return;
-  throw new AxError('invalid_state', 'the message was not sent by the agent of this session', {
-    fix: 'its sender or the owner of the host cancels it; add --as-owner when the owner told you to',
-  });
 }
 
 /** The event log after `since` (or its newest entries), waiting up to `wait_ms` for something new. */
@@ -257,4 +270,16 @@ function numberOf(value: unknown, what: string, min: number, max: number, fallba
   if (typeof value !== 'number' || !Number.isSafeInteger(value) || value < min || value > max)
     throw new AxError('invalid_argument', `${what} is a whole number from ${min} to ${max}`);
   return value;
+}
+
+/** Shows the channel for sandboxed sessions, or turns it `on` or `off`: that is a person's, never a session's. */
+async function sandboxFetch(deps: MethodDeps, params: Params, actor: Actor): Promise<Record<string, unknown>> {
+  const set = params['set'];
+  if (set === undefined || set === null) return { ...deps.sandboxFetch.state() };
+  if (set !== 'on' && set !== 'off') throw new AxError('invalid_argument', 'the channel for sandboxed sessions is set to on or off');
+  if (actor.session !== null)
+    throw new AxError('invalid_state', 'the channel for sandboxed sessions is turned on and off by a person, not from a session', {
+      fix: 'the owner of the host runs it in a terminal of theirs',
+    });
+  return { ...(await deps.sandboxFetch.set(set === 'on')) };
 }

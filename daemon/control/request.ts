@@ -72,8 +72,12 @@ function readSession(fields: Fields): SessionEnvironment {
   return {
     harness: parseHarness(fields['harness']),
     session_id: parseLabel(fields['session_id'], 'session.session_id'),
-    pid: whole(fields, 'pid', 1),
-    socket: parseLabel(fields['socket'], 'session.socket', MAX_PATH_BYTES),
+    pid: isNothing(fields['pid']) ? null : whole(fields, 'pid', 1),
+    socket: isNothing(fields['socket']) ? null : parseLabel(fields['socket'], 'session.socket', MAX_PATH_BYTES),
     config_dir: optionalText(fields, 'config_dir', MAX_PATH_BYTES) ?? null,
   };
+}
+
+function isNothing(value: unknown): boolean {
+  return value === undefined || value === null;
 }

@@ -9,13 +9,14 @@ import { test } from 'node:test';
 import type { HostRow, MessageStatus } from '../../protocol/control.ts';
 import { AxError } from '../../protocol/errors.ts';
 import { AX_VERSION, CONTROL_PROTOCOL } from '../../protocol/version.ts';
-import { AT, AT_TEXT, CLAUDE_SHELL, HOST_ID, ID, OTHER_ID, outcomeOf, scripted } from './scripted.ts';
+import { AT, AT_TEXT, CLAUDE_SHELL, HOST_ID, ID, OTHER_ID, outcomeOf, scripted, SOURCES } from './scripted.ts';
 import type { Answers } from './scripted.ts';
 
 const HOST: HostRow = {
   host_id: HOST_ID,
   name: 'hostb',
   addresses: ['/ip4/192.0.2.7/tcp/19264'],
+  grant_rules: [],
   grants: ['read', 'write'],
   state: 'up',
   last_seen_at: AT,
@@ -133,7 +134,7 @@ const CASES: readonly Case[] = [
     args: ['host', 'remove', 'hostb', '--cancel-pending'],
     method: 'host.remove',
     params: { host: 'hostb', cancel_pending: true },
-    result: { host_id: HOST_ID, name: 'hostb', cancelled: 3 },
+    result: { host_id: HOST_ID, name: 'hostb', cancelled: 3, warnings: ['1 open pairing code is void now'] },
     type: 'host_removed',
     human: /removed hostb .*3 waiting/,
   },
@@ -345,11 +346,21 @@ const CASES: readonly Case[] = [
       inbox: { awaiting_setup: 0, available: 3, handed_out: 0 },
       notices: { held: 1 },
       store: { path: '/s/store', bytes: 1024, free_bytes: 4096, entries: 9 },
-      attention: [{ what: 'hostb refuses', since: AT, fix: 'ax host list' }],
+      attention: [
+        { what: 'hostb refuses', since: AT, fix: 'ax host list' },
+        { what: 'the grant is missing', since: null, fix: 'its owner must allow it, on hostb: ax host grant HERE write' },
+      ],
     },
     type: 'admin_status',
-    fields: { hosts: [HOST_JSON], attention: [{ what: 'hostb refuses', since: AT_TEXT, fix: 'ax host list' }] },
-    human: /outbox +1 queued, 0 forwarding, 2 deferred[^]*! hostb refuses[^]*fix: ax host list/,
+    fields: {
+      hosts: [HOST_JSON],
+      attention: [
+        { what: 'hostb refuses', since: AT_TEXT, fix: 'CALLED host list' },
+        { what: 'the grant is missing', since: null, fix: 'its owner must allow it, on hostb: ax host grant HERE write' },
+      ],
+    },
+    human:
+      /outbox +1 queued, 0 forwarding, 2 deferred[^]*! hostb refuses[^]*fix: \S+\/bin\/ax --state-dir \S+ host list\n! the grant[^]*fix: .*, on hostb: ax host grant HERE write$/m,
   },
   {
     args: ['admin', 'cancel', ID],
@@ -390,6 +401,8 @@ test('every command asks exactly what it was told and prints it for people and a
     assert.deepEqual([human.code, human.stderr], [0, ''], name);
     assert.match(human.stdout, entry.human, name);
     assert.doesNotMatch(human.stdout, /\x1b|\u202e/, name); // eslint-disable-line no-control-regex
+    // How this ax is called depends on where it lies.
+    const called = /fix: (.*) host list$/m.exec(human.stdout)?.[1] ?? '';
     const asked = rig.take(entry.method);
     assert.deepEqual(asked.params, entry.params, name);
     assert.deepEqual(asked.actor, {
@@ -398,7 +411,7 @@ test('every command asks exactly what it was told and prints it for people and a
     });
     const { code, value, stderr } = await rig.json(entry.args, { input: 'axi1-xyz\n' });
     const expected = { schema_version: '1', ok: true, ...entry.result, ...entry.fields, type: entry.type };
-    assert.deepEqual([code, value, stderr], [0, JSON.parse(JSON.stringify(expected)), ''], name);
+    assert.deepEqual([code, value, stderr], [0, JSON.parse(JSON.stringify(expected).replaceAll('CALLED', called)), ''], name);
   };
   for (const entry of CASES) await check(entry);
 });
@@ -408,10 +421,10 @@ test('lists have the same fields in csv and tsv, and `ls` is `list`', async (t) 
   const csv = await rig.ax(['host', 'ls', '--format', 'csv']);
   assert.equal(
     csv.stdout,
-    `host_id,name,addresses,grants,state,last_seen_at,rtt_ms,version\r\n${HOST_ID},hostb,/ip4/192.0.2.7/tcp/19264,read write,up,${AT_TEXT},1.25,0.1.0\r\n`,
+    `host_id,name,addresses,grants,state,last_seen_at,rtt_ms,version,grant_rules\r\n${HOST_ID},hostb,/ip4/192.0.2.7/tcp/19264,read write,up,${AT_TEXT},1.25,0.1.0,\r\n`,
   );
   const tsv = await rig.ax(['--format', 'tsv', 'host', 'ls']);
-  assert.equal(tsv.stdout.split('\r\n')[0], 'host_id\tname\taddresses\tgrants\tstate\tlast_seen_at\trtt_ms\tversion');
+  assert.equal(tsv.stdout.split('\r\n')[0], 'host_id\tname\taddresses\tgrants\tstate\tlast_seen_at\trtt_ms\tversion\tgrant_rules');
 });
 
 test('a listing is of the local workspace unless it is widened', async (t) => {
@@ -454,7 +467,7 @@ test('--state-dir stands before the noun only, also as a link, and --profile is 
   assert.equal((await rig.ax(['--state-dir', join(rig.folder, 'link'), 'host', 'list'], { env: elsewhere })).code, 0);
   const after = await rig.ax(['host', 'list', '--state-dir', rig.stateDir]);
   assert.deepEqual([after.code, after.stdout], [2, '']);
-  assert.match(after.stderr, /^ax: unknown option '--state-dir'; it stands before `host` only\nfix: ax host list --help\n$/);
+  assert.match(after.stderr, /^ax: unknown option '--state-dir'; it stands before `host` only\nfix: \S+\/ax --state-dir \S+ host list --help\n$/);
   for (const args of [
     ['--profile', 'x', 'host', 'list'],
     ['host', 'list'],
@@ -559,7 +572,7 @@ test('setup hands over the session that the shell exports and shows what to do n
   };
   const rig = await scripted(t, { 'agent.setup': () => result });
   const args = ['agent', 'setup', '--name', 'builder', '--workspace', '.'];
-  const human = await rig.ax(args, { env: { ...CLAUDE_SHELL, CLAUDE_CONFIG_DIR: '/conf' } });
+  const human = await rig.ax(args, { env: { ...CLAUDE_SHELL, CLAUDE_CONFIG_DIR: '/conf', TMPDIR: SOURCES } });
   const asked = rig.take('agent.setup');
   assert.deepEqual(asked.params, { name: 'builder', workspace: rig.workspace });
   assert.deepEqual(asked.actor.session, {
@@ -570,14 +583,17 @@ test('setup hands over the session that the shell exports and shows what to do n
     config_dir: '/conf',
   });
   assert.equal(human.stderr, 'ax: warning: a second session lives here\n');
-  assert.match(human.stdout, /Bash\(\S+ --state-dir \S+ messages fetch:\*\)[^]*Bash\(.* agent setup:\*\)[^]*\nnext: ax messages fetch/);
+  assert.match(
+    human.stdout,
+    /\n`ax agent allow-rules` would refuse: \/\S+ lies in \/\S+, where agents may write\.\nnext: ax messages fetch/,
+  );
   const json = await rig.json(args, { env: CLAUDE_SHELL });
   assert.deepEqual(
     [json.value['type'], json.value['waiting'], json.value['attachment']],
     ['agent_setup', result.waiting, result.attachment],
   );
   for (const env of [{}, { CLAUDECODE: '1' }]) assert.equal((await rig.json(args, { env })).value['error'].code, 'invalid_state');
-  assert.equal((await rig.json(args, { env: { CODEX_CI: '1' } })).value['error'].code, 'unsupported');
+  assert.equal((await rig.json(args, { env: { CODEX_CI: '1' } })).value['error'].code, 'invalid_state', 'no thread id');
 });
 
 test('usage errors have status 2 and the code usage; help has status 0 and an example', async (t) => {

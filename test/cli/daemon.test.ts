@@ -213,7 +213,7 @@ test('logs -f goes on as the log grows and starts over when it was turned over',
 test('a listen address that is none is refused before anything starts', async (t) => {
   const { rig, script } = await installed(t);
   const { code, value } = await rig.json(['daemon', 'start', '--listen', 'localhost:80'], { script });
-  assert.deepEqual([code, value['error'].code, existsSync(join(rig.stateDir, 'started.json'))], [1, 'invalid_argument', false]);
+  assert.deepEqual([code, value['error'].code, existsSync(join(rig.stateDir, 'started.json'))], [2, 'usage', false]);
 });
 
 test('a state folder that cannot be made is refused at once, also where the system makes no folders at all', async (t) => {

@@ -182,13 +182,26 @@ test('an --output that cannot be written is refused before the body is handed ou
   assert.equal(rig.asked.length, 0);
 });
 
-test("inside an agent's shell --output makes only a new, visible file in the workspace", async (t) => {
+/** Instructions, code, settings: what some program takes up without being told of it. */
+const LOADED = [
+  'AGENTS.md',
+  'CLAUDE.md',
+  'AGENTS.override.md',
+  'conftest.py',
+  'sitecustomize.py',
+  'package.json',
+  'new.txt',
+  'ax-x.py',
+  'ax-x_test.go',
+].concat(['ax-x.md', 'ax-x', 'ax-.txt', 'ax-x.txt.py', 'ax-x.py.txt', 'ax-x.txt\n', 'AX-x.txt']);
+
+test("inside an agent's shell --output makes only a new, visible file in the workspace, of a name that nothing loads by itself", async (t) => {
   const rig = await scripted(t, {});
   answer(rig, fetched(rig, 'evil'));
   writeFileSync(join(rig.workspace, 'Makefile'), 'mine');
   symlinkSync(rig.stateDir, join(rig.workspace, 'link'));
   mkdirSync(join(rig.workspace, '.claude'));
-  for (const file of [join(rig.folder, 'x'), '../x', 'link/x', '.claude/settings.json', '.mcp.json', 'Makefile']) {
+  for (const file of [join(rig.folder, 'x'), '../x', 'link/x', '.claude/settings.json', '.mcp.json', 'Makefile', ...LOADED]) {
     const { code, value } = await rig.json(['messages', 'fetch', ID, '--output', file], { env: CLAUDE_SHELL });
     assert.deepEqual([code, value['error'].code], [1, 'invalid_argument'], file);
   }
@@ -197,16 +210,16 @@ test("inside an agent's shell --output makes only a new, visible file in the wor
     (await rig.ax(['messages', 'fetch', ID, '--output', 'Makefile'], { env: CLAUDE_SHELL })).stderr,
     /Makefile exists already: give another name/,
   );
-  assert.equal((await rig.ax(['messages', 'fetch', ID, '--output', 'new.txt'], { env: CLAUDE_SHELL })).code, 0);
-  assert.equal(readFileSync(join(rig.workspace, 'new.txt'), 'utf8'), 'evil');
+  assert.equal((await rig.ax(['messages', 'fetch', ID, '--output', 'ax-new.txt'], { env: CLAUDE_SHELL })).code, 0);
+  assert.equal(readFileSync(join(rig.workspace, 'ax-new.txt'), 'utf8'), 'evil');
   methods(rig);
   // The workspace that counts is the message's own, whatever --workspace said.
   answer(rig, fetched(rig, 'evil', { workspace: join(rig.folder, 'other') }));
   assert.equal(
-    (await rig.json(['messages', 'fetch', ID, '--output', 'two.txt'], { env: CLAUDE_SHELL })).value['error'].code,
+    (await rig.json(['messages', 'fetch', ID, '--output', 'ax-two.txt'], { env: CLAUDE_SHELL })).value['error'].code,
     'invalid_argument',
   );
-  assert.equal(existsSync(join(rig.workspace, 'two.txt')), false);
+  assert.equal(existsSync(join(rig.workspace, 'ax-two.txt')), false);
   assert.deepEqual(methods(rig), ['message.fetch']);
 });
 

@@ -100,10 +100,29 @@ test('csv and tsv have a header row and RFC 4180 quoting that any reader undoes'
         const out = render('csv', { ...answer, rows: { columns: ['a'], values: [{ a: text }] } });
         const cell = out.slice(3, -2);
         const back = cell.startsWith('"') ? cell.slice(1, -1).replaceAll('""', '"') : cell;
-        assert.equal(back, visibleLines(text), 'whole but for what could act on a terminal');
+        const isFormula = /^\s*[=+\-@＝＋－＠]/.test(text);
+        assert.equal(
+          back,
+          `${isFormula ? "'" : ''}${visibleLines(text)}`,
+          'whole but for what could act on a terminal or in a spreadsheet',
+        );
       },
     ),
   );
+});
+
+test('no text of csv or tsv is a formula for a spreadsheet, and no number is changed', () => {
+  const texts = ['=1+1', '+1', '-1', '@SUM(A1)', '\t=1', ' \n=cmd', '＝1'];
+  const values = [...texts.map((a) => ({ a })), { a: -1 }, { a: ['=x', '-y'] }, { a: 'a=1' }];
+  for (const format of ['csv', 'tsv'] as const) {
+    const lines = render(format, { type: 'x', fields: {}, human: '', rows: { columns: ['a'], values } })
+      .slice(3, -2)
+      .split('\r\n');
+    assert.deepEqual(
+      lines.map((line) => line.replace(/^"/, '')[0]),
+      [...texts.map(() => "'"), '-', "'", 'a'],
+    );
+  }
 });
 
 test('a table is aligned, without borders, and its cells are harmless', async () => {

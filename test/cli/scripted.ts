@@ -14,7 +14,9 @@ import { serveControl } from '../../daemon/control/server.ts';
 import type { ControlCall } from '../../daemon/control/server.ts';
 import { silentLog } from '../../daemon/log.ts';
 
-export const MAIN = join(import.meta.dirname, '..', '..', 'cli', 'main.ts');
+/** As TMPDIR it makes every ax that runs from here one that agents may replace, wherever the sources lie. */
+export const SOURCES = join(import.meta.dirname, '..', '..');
+export const MAIN = join(SOURCES, 'cli', 'main.ts');
 
 export interface Asked {
   readonly method: string;

@@ -119,6 +119,31 @@ test('the answer says where the message is, that nobody has read it and what fol
   });
 });
 
+test('no answer foretells what a session does: one that could be told is named as that, and why none is told is said where it is known', async (t) => {
+  let more: object = {};
+  const rig = await scripted(t, { 'message.send': () => ({ ...QUEUED, ...more }) });
+  const say = async (change: object): Promise<string> => {
+    more = change;
+    return (await rig.ax(['send', '--to', 'b@hostb', 'hi'])).stdout;
+  };
+  for (const state of ['queued', 'forwarding', 'accepted', 'available'])
+    for (const live of [true, false, null])
+      for (const reason of ['quiet', 'several', 'toString', null, undefined]) {
+        const text = await say({ state, live_session: live, receiver_notice_reason: reason });
+        assert.match(text, /nobody has read it\..* waits there until a session fetches it\./);
+        assert.doesNotMatch(text, /(?<!No )session there is told|and fetches it|Next,/);
+        const known = reason === 'quiet' || reason === 'several';
+        assert.equal(text.includes('No session there is told for now'), known);
+        assert.equal(
+          /A session of .* that can be told lives there now; when it looks is its own decision\./.test(text),
+          !known && live === true,
+        );
+        assert.equal(/No session of .* that can be told lives there now\./.test(text), !known && live === false);
+      }
+  assert.match(await say({ state: 'accepted', receiver_notice_reason: 'quiet' }), /told for now \(quiet\): the agent there is quiet;/);
+  assert.match(await say({ state: 'accepted', kind: 'note' }), /It is shown at the next look there, and no session is told\./);
+});
+
 test('the body is any bytes from text, --message, --file or stdin, and comes from one of them', async (t) => {
   const rig = await scripted(t, { 'message.send': () => QUEUED });
   const bytes = Uint8Array.of(0, 0xff, 10, 0x1b);
@@ -145,7 +170,9 @@ test('an empty, a too large and a missing body are refused before the daemon is 
   const piped = await rig.json(['send', '--to', 'b@hostb'], { input: Buffer.alloc(MAX_BODY_BYTES * 2) });
   assert.equal(piped.value['error'].code, 'too_large');
   for (const args of [['--message', ''], []])
-    assert.equal((await rig.json(['send', '--to', 'b@hostb', ...args])).value['error'].code, 'invalid_argument');
+    assert.equal((await rig.json(['send', '--to', 'b@hostb', ...args])).value['error'].code, 'usage');
+  writeFileSync(join(rig.workspace, 'nothing'), '');
+  assert.equal((await rig.json(['send', '--to', 'b@hostb', '--file', 'nothing'])).value['error'].code, 'invalid_argument');
   assert.equal((await rig.json(['send', '--to', 'b@hostb', '--file', 'nowhere'])).value['error'].code, 'not_found');
   assert.equal((await rig.json(['send', '--to', 'b@hostb', '--file', '.'])).value['error'].code, 'invalid_argument');
   assert.equal(rig.asked.length, 0);
@@ -170,7 +197,7 @@ test('a destination that is not whole or says two things is a usage error', asyn
     ['--to', 'a@b', '--wait', 'read'],
   ];
   for (const line of lines) assert.equal((await rig.json(['send', 'hi', ...line])).code, 2, line.join(' '));
-  assert.equal((await rig.json(['send', '--to', 'a@b', '--deadline', 'soon', 'hi'])).value['error'].code, 'invalid_argument');
+  assert.equal((await rig.json(['send', '--to', 'a@b', '--deadline', 'soon', 'hi'])).value['error'].code, 'usage');
 });
 
 test('a failure after the daemon was asked prints the line that repeats the same request', async (t) => {

@@ -68,7 +68,7 @@ test('a config.json with a wrong value is told with the file and the field, a ke
   assertJsonLines(rig);
 });
 
-test('a flag that is refused is an invalid argument before anything starts', async (t) => {
+test('a flag that is refused is a usage error before anything starts', async (t) => {
   const rig = await scripted(t);
   for (const flags of [
     ['--name', 'bad name'],
@@ -79,7 +79,7 @@ test('a flag that is refused is an invalid argument before anything starts', asy
   ])
     for (const verb of ['start', 'run', 'restart']) {
       const { code, value } = await rig.json(['daemon', verb, ...flags]);
-      assert.deepEqual([code, value['error'].code], [1, 'invalid_argument'], `${verb} ${flags.join(' ')}`);
+      assert.deepEqual([code, value['error'].code], [2, 'usage'], `${verb} ${flags.join(' ')}`);
     }
   assert.throws(() => readFileSync(join(rig.stateDir, 'daemon.log')), { code: 'ENOENT' });
 });

@@ -102,7 +102,7 @@ test('any other answer that cannot be printed is one line and status 1', async (
     });
 });
 
-test('of a note nobody is promised to be told, and a message for codex says that it waits', async (t) => {
+test('of a note nobody is promised to be told, and a message for whom no session lives there says so, for either harness', async (t) => {
   const rig = await scripted(t, {});
   for (const state of ['queued', 'accepted', 'available'] as const)
     for (const more of [{ kind: 'note' }, { stored_as: 'note' }] as const) {
@@ -111,13 +111,17 @@ test('of a note nobody is promised to be told, and a message for codex says that
       assert.match(stdout, /at the next look there[;,] (and )?no session is told/, state);
       assert.doesNotMatch(stdout, /session there is told/);
     }
-  rig.answers = { 'message.send': () => ({ ...QUEUED, destination: { ...QUEUED.destination, harness: 'codex' } }) };
-  const line = ['send', '--host', 'hostb', '--destination-workspace', '/srv/app', '--harness', 'codex', 'hi'];
-  const { stderr } = await rig.ax(line);
-  assert.match(
-    stderr,
-    /^ax: this version reaches sessions of Claude Code only\W+the message waits on hostb, and no session of codex is told\n$/,
-  );
+  for (const harness of ['claude', 'codex']) {
+    const line = ['send', '--host', 'hostb', '--destination-workspace', '/srv/app', '--harness', harness, 'hi'];
+    for (const state of ['accepted', 'awaiting_setup'] as const)
+      for (const live of [false, true, null]) {
+        const destination = { ...QUEUED.destination, harness };
+        rig.answers = { 'message.send': () => ({ ...QUEUED, state, destination, live_session: live }) };
+        const { stdout, stderr } = await rig.ax(line);
+        assert.equal(stderr, '');
+        assert.equal(stdout.includes(`No session of ${harness} that can be told lives there now.`), live === false, stdout);
+      }
+  }
 });
 
 test('a repeated request is told in the words of the first', async (t) => {

@@ -3,9 +3,12 @@
  */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { AxError } from '../../protocol/errors.ts';
-import { GRANT_ACTIONS, RECEIVER_STATES, SENDER_STATES } from '../../protocol/states.ts';
-import { AT, CLAUDE_SHELL, HOST_ID, ID, OTHER_ID, scripted } from './scripted.ts';
+import { readyFix } from '../../cli/failure.ts';
+import { explain } from '../../daemon/causes.ts';
+import { AxError, ERROR_TABLE } from '../../protocol/errors.ts';
+import { GRANT_ACTIONS, NOTICE_OUTCOMES, RECEIVER_STATES, SENDER_STATES } from '../../protocol/states.ts';
+import { AT, AT_TEXT, CLAUDE_SHELL, HOST_ID, ID, OTHER_ID, scripted } from './scripted.ts';
+import type { Json } from './scripted.ts';
 
 const ROW = {
   message_id: ID,
@@ -20,6 +23,28 @@ const ROW = {
   received_at: null,
   handed_out_at: null,
   fetched_at: null,
+};
+
+const STATUS = {
+  message_id: ID,
+  side: 'sender',
+  state: 'deferred',
+  uncertain: true,
+  cancel_requested: false,
+  receiver_state: null,
+  receiver_at: null,
+  receiver_notice: null,
+  handed_out_at: null,
+  fetched_at: null,
+  stored_as: null,
+  live_session: null,
+  cause: { code: 'untrusted_peer', message: 'hostb does not know this host', at: AT },
+  destination: { host_id: HOST_ID, host: 'hostb', harness: 'claude', workspace: '/srv/app', session_id: null },
+  from: 'builder',
+  subject: 'red \u001b[31m',
+  bytes: 12,
+  remaining_ms: 259_200_000,
+  history: [{ seq: 4, at: AT, state: 'queued', detail: null }],
 };
 
 test('a command for the other host stays plain, one for this host has its path and state folder', async (t) => {
@@ -127,4 +152,88 @@ test('following the events has no limit', async (t) => {
     (await rig.ax(['admin', 'events', '--follow', '--limit', '3'])).stderr,
     /^ax: --follow has no end: --limit does not go with it\n/,
   );
+});
+
+test('what a notice came to is said in words, one meaning for every outcome, and an unknown one stands as it is', async (t) => {
+  const status = (outcome: string | null): object => ({ ...STATUS, receiver_notice: outcome });
+  let outcome: string | null = null;
+  const rig = await scripted(t, { 'admin.message_status': () => status(outcome) });
+  const said = new Set<string>();
+  for (outcome of [...NOTICE_OUTCOMES, 'gone_fishing', null]) {
+    const { stdout } = await rig.ax(['admin', 'status', ID]);
+    const line = stdout.split('\n').find((one) => one.startsWith('  notice: '));
+    if (outcome === null) assert.equal(line, undefined);
+    else if (outcome === 'gone_fishing') assert.equal(line, '  notice: gone_fishing');
+    else {
+      assert.match(line ?? '', new RegExp(`^ {2}notice: ${outcome}: [a-z]`));
+      said.add((line ?? '').slice(`  notice: ${outcome}: `.length));
+    }
+  }
+  assert.equal(said.size, NOTICE_OUTCOMES.length);
+  outcome = 'in_queue';
+  assert.equal((await rig.json(['admin', 'status', ID])).value['receiver_notice'], 'in_queue', 'machine formats keep the word alone');
+});
+
+test('the list of sessions says since when, what is old, and what the owner of a host that tells nothing may type', async (t) => {
+  const row = {
+    harness: 'codex',
+    session_id: 'u',
+    workspace: '/w',
+    status: 'idle',
+    agent: null,
+    reachable: true,
+    reason: null,
+    version: '1',
+  };
+  const sessions = [
+    { ...row, started_at: AT, status_since: AT },
+    { ...row, started_at: 0, status_since: null, quiet: true, quiet_until: null },
+  ];
+  const error = {
+    code: 'grant_missing',
+    message: 'hostc does not allow it',
+    retryable: true,
+    fix: 'owner',
+    details: { command: 'ax host grant X read' },
+  };
+  const hosts = [
+    { host: 'hostb', host_id: HOST_ID, state: 'ok', error: null, sessions, warnings: ['claude gave no answer there'] },
+    { host: 'hostc', host_id: HOST_ID, state: 'unavailable', error, sessions: [], warnings: [] },
+  ];
+  const rig = await scripted(t, { 'agent.sessions': () => ({ hosts }) });
+  const { code, stdout } = await rig.ax(['agent', 'sessions']);
+  assert.equal(code, 0, 'also when a host tells nothing');
+  assert.match(stdout, /idle, (in )?[^\n]*codex|codex[^\n]*idle, /);
+  assert.match(stdout, / reachable [^\n]*\n.* quiet, until unquiet /, 'an agent that is quiet shows as that');
+  assert.match(stdout, /\n {2}warning: claude gave no answer there\n/);
+  assert.match(stdout, /\nhostc: unavailable: hostc does not allow it; its owner may type there: ax host grant X read\n/);
+  const { value } = await rig.json(['agent', 'sessions']);
+  assert.deepEqual(
+    value['hosts'][0].sessions.map((one: Json) => one['status_since']),
+    [AT_TEXT, null],
+  );
+  assert.equal(value['hosts'][1].error.code, 'grant_missing');
+});
+
+test('a command for the other host stays as it is, one for this host gets the path and the state folder', () => {
+  const called = '/opt/ax --state-dir /x';
+  const commands: Record<string, string[]> = {};
+  for (const code of Object.keys(ERROR_TABLE)) {
+    const { next } = explain({ code, message: '', at: AT }, 'host-b.2', '/srv/app');
+    const found = readyFix(next, called).match(/(?:\/opt\/ax --state-dir \/x|\bax) (?:daemon|host|agent|send|messages|admin) [a-z]+/g);
+    if (found !== null) commands[code] = found;
+  }
+  assert.deepEqual(commands, {
+    not_found: [`${called} agent sessions`],
+    untrusted_peer: ['ax host invite', `${called} host join`],
+    grant_missing: ['ax host grant'],
+    invalid_argument: [`${called} host show`],
+  });
+  for (const there of [
+    'on that host: ax host add, or pair anew',
+    'ask for a new one: ax host invite',
+    'on hostb: ax host grant HERE write',
+  ])
+    assert.equal(readyFix(there, called), there);
+  assert.equal(readyFix('ax host list; then: ax agent list', called), `${called} host list; then: ${called} agent list`);
 });

@@ -150,14 +150,3 @@ test('a wait ends at its time when nothing happens, and a failed write wakes nob
   await waiting;
   assert.equal(box.bed.clock.pending, 0);
 });
-
-test('what happened lately is found among the newest entries only, newest first', async () => {
-  const box = await emptyBox();
-  await box.add('message.refused');
-  box.bed.clock.pass(10_000);
-  await box.add('message.refused', ...Array.from({ length: 600 }, () => 'message.queued' as const), 'message.refused', 'message.accepted');
-  const since = box.bed.clock.wall - 5000;
-  const found = (limit: number, look: number): number[] =>
-    box.events.lately('message.refused', since, limit, look).map((event) => event.seq);
-  assert.deepEqual([found(9, 5000), found(1, 5000), found(9, 500)], [[603, 2], [603], [603]]);
-});

@@ -4,7 +4,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { Inbox } from '../../daemon/inbox.ts';
-import type { Admission, HandOut, NewReceived, Received } from '../../daemon/inbox.ts';
+import type { Admission } from '../../daemon/inbox.ts';
+import type { HandOut, NewReceived, Received } from '../../daemon/received-row.ts';
 import { pack } from '../../daemon/store/rows.ts';
 import { MAX_TOMBSTONES_PER_PEER, MAX_WAITING_BYTES_PER_PEER, MAX_WAITING_PER_PEER, METADATA_RETENTION_MS } from '../../protocol/limits.ts';
 import { ALICE, AT, BOB, counted, refusal, SESSION } from '../protocol/sample.ts';
@@ -398,9 +399,9 @@ test('unread messages are told oldest first, each address once, and counted by w
       .sort(),
     [W, '/other'].sort(),
   );
-  assert.deepEqual(box.inbox.tally(100), { awaiting_setup: 3, available: 2, handed_out: 1 });
+  assert.deepEqual(box.inbox.tally(), { awaiting_setup: 3, available: 2, handed_out: 1 });
   await box.confirm(1);
-  assert.deepEqual(box.inbox.tally(100), { awaiting_setup: 3, available: 2, handed_out: 0 });
+  assert.deepEqual(box.inbox.tally(), { awaiting_setup: 3, available: 2, handed_out: 0 });
 });
 
 test('a notice outcome is kept on the row and changes no state', async () => {

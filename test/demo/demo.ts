@@ -240,7 +240,7 @@ async function fail(error: unknown): Promise<never> {
   for (const host of bed.hosts) say(`\nlog of ${host.name}:\n${host.log.trimEnd() || '(empty)'}`);
   for (const session of bed.sessions) {
     const last = session.events.slice(-5).map((event) => JSON.stringify(event));
-    say(`\nlast events of the session in ${session.options.cwd}:\n${last.join('\n')}`);
+    say(`\nlast events of the session in ${'cwd' in session.options ? session.options.cwd : session.options.home}:\n${last.join('\n')}`);
   }
   await bed.end();
   process.exit(1);

@@ -64,6 +64,14 @@ test('a shell reads the command of a notice as exactly the words meant', () => {
   }
 });
 
+test('a code stands last in the command of a notice, behind all that a rule for it may name, and changes no other word', () => {
+  const code = '0123456789abcdef'.repeat(2);
+  const base = { ax: { program: 'ax' }, workspace: '/w', id: ID, waiting: 1, attempt: 1 };
+  assert.equal(fetchNotice({ ...base, code }), `${fetchNotice(base)} --code ${code}`);
+  assert.equal(setupNotice({ ...base, code }, 'alice'), setupNotice(base, 'alice'));
+  assert.equal(fetchNotice({ ...base, code: undefined }), fetchNotice(base));
+});
+
 test('one message and many are told apart, and a reminder from the first notice', () => {
   const base = { ax: { program: 'ax' }, workspace: '/w', id: ID, waiting: 1, attempt: 1 };
   assert.match(fetchNotice(base), /^ax on this host: a message waits for this workspace, unread\. To read it, run:\nax messages fetch /);

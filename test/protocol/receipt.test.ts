@@ -11,7 +11,7 @@ import { encodeSigned, readSigned, signGroup, signOne } from '../../protocol/has
 import type { Signed } from '../../protocol/hashtree.ts';
 import { progressValue, readCancel, readProgress, readReceipt, signCancel, signReceipt } from '../../protocol/receipt.ts';
 import type { Receipt } from '../../protocol/receipt.ts';
-import { MESSAGE_KINDS, RECEIPT_OUTCOMES, RECEIVER_STATES } from '../../protocol/states.ts';
+import { MESSAGE_KINDS, RECEIPT_OUTCOMES, RECEIVER_STATES, WITHHELD_REASONS } from '../../protocol/states.ts';
 import { ALICE, AT, BOB, CAROL, counted, flipped, ID, outcome, refusal } from './sample.ts';
 
 const GROUP_ORDER = 2n ** 252n + 27742317777372353535851937790883648493n;
@@ -121,6 +121,18 @@ test('a newer field is tolerated, a newer version is update_required, a wrong sh
     assert.throws(() => read(signOne(BOB, 'ax/1 receipt', payload)), refusal('protocol_violation'));
 });
 
+test('why no session is told is one of a few words in a receipt; an older receipt tells none, and any other word tells nothing', () => {
+  const told = (reason: unknown): unknown => {
+    const { storedAs: _kind, ...rest } = receipt;
+    const fields = { v: 1, ...rest, stored_as: 'message', live_session: true, receiver: BOB.hostId, notice_reason: reason };
+    return (readReceipt(BOB.hostId, receipt.sender, signOne(BOB, 'ax/1 receipt', encode(fields))) as Receipt).noticeReason;
+  };
+  for (const reason of WITHHELD_REASONS) assert.equal(told(reason), reason);
+  for (const reason of [undefined, null, 'toString', 'Quiet', 'quiet\u001b[2J']) assert.equal(told(reason), undefined);
+  const quiet = { ...receipt, noticeReason: 'quiet' } as const;
+  assert.equal((readReceipt(BOB.hostId, receipt.sender, signReceipt(BOB, quiet)) as Receipt).noticeReason, 'quiet');
+});
+
 test('progress comes back as told, its notice visible, and anything else is a violation', () => {
   const progress = { id: ID, state: 'available', at: AT, handedOut: true, liveSession: false, notice: 'held' } as const;
   const told = (change: object): Value => decode(encode({ ...progressValue(progress), ...change }));
@@ -130,10 +142,24 @@ test('progress comes back as told, its notice visible, and anything else is a vi
   assert.equal(readProgress(told({ notice: 'a\u001b[2J' })).notice, 'a\ufffd[2J');
   for (const change of [{ id: 'x' }, { state: 'queued' }, { at: -1 }, { handed_out: 1 }, { notice: 'x'.repeat(33) }, { notice: 5 }])
     assert.throws(() => readProgress(told(change)), refusal('protocol_violation'), JSON.stringify(change));
+  const withheld = { ...progress, notice: 'withheld', noticeReason: 'quiet' } as const;
+  assert.deepEqual(readProgress(decode(encode(progressValue(withheld)))), withheld);
   fc.assert(
     fc.property(fc.anything(), (value) => {
       const result = outcome(() => readProgress(value as never));
       if (result instanceof AxError) assert.equal(result.code, 'protocol_violation');
     }),
   );
+});
+
+test('why a notice is withheld is one of a few words: any other, or one without a notice withheld, tells nothing', () => {
+  const bare = { id: ID, state: 'available', at: AT, handedOut: false, liveSession: false } as const;
+  const told = (change: object): unknown => readProgress(decode(encode({ ...progressValue(bare), ...change }))).noticeReason;
+  for (const reason of WITHHELD_REASONS) assert.equal(told({ notice: 'withheld', notice_reason: reason }), reason);
+  for (const reason of ['toString', 'Quiet', '', 'quiet\u001b[2J', undefined])
+    assert.equal(told({ notice: 'withheld', notice_reason: reason }), undefined);
+  assert.equal(told({ notice: 'written', notice_reason: 'quiet' }), undefined);
+  assert.equal(told({ notice_reason: 'quiet' }), undefined);
+  for (const reason of [5, ['quiet'], 'x'.repeat(33)])
+    assert.throws(() => told({ notice: 'withheld', notice_reason: reason }), refusal('protocol_violation'), String(reason));
 });

@@ -26,11 +26,14 @@ test('a delivered or cancelled message takes no further step on either side', ()
   for (const from of states.RECEIVER_ENDS) for (const to of states.RECEIVER_STATES) assert.equal(states.receiverMay(from, to), from === to);
 });
 
-test('an end of the sender is left only for what the receiver itself says', () => {
+test('an end of the sender is left only for what the receiver itself says, or when its owner has a refused or expired one tried again', () => {
   const told = new Set(['accepted', 'fetched', 'expired', 'cancelled']);
   for (const from of states.SENDER_STATES)
     for (const to of states.SENDER_STATES)
-      if (ends(from) && from !== to && states.senderMay(from, to)) assert.ok(told.has(to), `${from} to ${to}`);
+      if (ends(from) && from !== to && states.senderMay(from, to)) {
+        const isRetry = to === 'queued' && (from === 'refused' || from === 'expired');
+        assert.ok(told.has(to) || isRetry, `${from} to ${to}`);
+      }
 });
 
 test('an accepted message never waits, is never refused and is never queued again', () => {
@@ -49,12 +52,24 @@ test('every state can reach delivery unless it is an end', () => {
     if (!states.RECEIVER_ENDS.has(state)) assert.ok(reach(state, states.RECEIVER_STATES, states.receiverMay).has('fetched'), state);
 });
 
+test('a word about a notice never takes back a later one, and a queue may be paused and go on', () => {
+  const ends = ['approved', 'denied', 'lapsed', 'blocked', 'left_queue', 'withheld'] as const;
+  for (const end of ends)
+    for (const other of states.NOTICE_OUTCOMES) assert.equal(states.noticeMay(end, other), false, `${end} to ${other}`);
+  assert.ok(states.noticeMay('queue_paused', 'in_queue') && states.noticeMay('in_queue', 'queue_paused'));
+  for (const from of ['held', 'in_queue', 'queue_paused', 'written'] as const)
+    for (const to of ['unverified', 'written', 'failed', 'withheld'] as const)
+      assert.equal(states.noticeMay(from, to), false, `${from} to ${to}`);
+  for (const outcome of states.NOTICE_OUTCOMES) assert.equal(states.noticeMay('unverified', outcome), outcome !== 'withheld', outcome);
+});
+
 test('a pairing gives what lets messages cause notices, and nothing that runs', () => {
   assert.deepEqual([...states.DEFAULT_GRANTS].sort(), ['notify', 'read', 'write']);
   for (const words of [
     states.SENDER_STATES,
     states.RECEIVER_STATES,
     states.NOTICE_OUTCOMES,
+    states.WITHHELD_REASONS,
     states.RECEIPT_OUTCOMES,
     states.EVENT_TYPES,
     states.GRANT_ACTIONS,

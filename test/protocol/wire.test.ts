@@ -37,7 +37,8 @@ const REQUESTS: readonly WireRequest[] = [
   { type: 'receipt', receipt },
   { type: 'progress', ids: [ID, OTHER_ID] },
   { type: 'progress', ids: [] },
-  { type: 'update', items: [{ id: ID, state: 'available', at: AT, handedOut: false, liveSession: true, notice: 'held' }] },
+  { type: 'update', items: [{ id: ID, state: 'available', at: AT, handedOut: false, liveSession: true, notice: 'held' }], retry: false },
+  { type: 'update', items: [], retry: true },
   { type: 'sessions' },
   { type: 'pair', invite: 'aB3_-x', secret: counted(32), name: 'build', addresses: ['/ip4/192.0.2.7/tcp/1'] },
 ];
@@ -172,6 +173,9 @@ test('a session list comes back, cut at its limit, its text visible', () => {
     reason: 'why',
     version: '2',
     startedAt: AT,
+    statusSince: AT + 1,
+    quiet: true,
+    quietUntil: AT + 2,
   };
   const agent: PublicAgent = { name: 'a', harness: 'claude', workspace: '/w' };
   const read = (bytes: Uint8Array): ReturnType<typeof wire.readSessions> => {
@@ -182,13 +186,22 @@ test('a session list comes back, cut at its limit, its text visible', () => {
   assert.deepEqual(read(wire.sessionsResult([session, { ...session, agent: 'a', reason: null }], [agent])), {
     sessions: [session, { ...session, agent: 'a', reason: null }],
     agents: [agent],
+    silent: [],
   });
+  assert.deepEqual(read(wire.sessionsResult([], [], ['codex'])).silent, ['codex']);
   const many = wire.sessionsResult(Array<PublicSession>(1500).fill(session), Array<PublicAgent>(1500).fill(agent));
   assert.deepEqual([read(many).sessions.length, read(many).agents.length], [1000, 1000]);
   const long = wire.sessionsResult(Array<PublicSession>(1000).fill({ ...session, workspace: `/${'x'.repeat(4000)}` }), [agent]);
   assert.ok(long.length <= MAX_FRAME_BYTES, 'long paths never make an answer that no frame holds');
-  const { sessionId: _id, startedAt: _at, ...rest } = session;
+  const { sessionId: _id, startedAt: _at, statusSince: _since, quiet: _quiet, quietUntil: _until, ...rest } = session;
   const told = { ...rest, session_id: SESSION, started_at: AT };
+  const older = read(encode({ ok: true, sessions: [told], agents: [], silent: ['vim', 'claude'] }));
+  const [row] = older.sessions;
+  assert.deepEqual(
+    [row?.statusSince, row?.quiet, row?.quietUntil, older.silent],
+    [null, null, null, ['claude']],
+    'what an older or a newer ax tells',
+  );
   const hostile = read(
     encode({
       ok: true,
@@ -203,6 +216,7 @@ test('a session list comes back, cut at its limit, its text visible', () => {
   for (const change of [
     { harness: 'vim' },
     { started_at: 'x' },
+    { status_since: -1 },
     { reachable: 1 },
     { session_id: 'x'.repeat(65) },
     { workspace: 'x'.repeat(4097) },
