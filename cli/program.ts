@@ -33,6 +33,8 @@ export async function run(args: readonly string[]): Promise<void> {
   let out = '';
   let err = '';
   const root = commandTree({ writeOut: (text) => void (out += text), writeErr: (text) => void (err += text) });
+  const odd = unknownHelp(root, args);
+  if (odd !== undefined) throw withHelp(root, args, new AxError('usage', `unknown command '${odd}'`));
   try {
     await root.parseAsync(withoutHelpWord(root, args), { from: 'user' });
   } catch (error) {
@@ -67,9 +69,6 @@ function withHelp(root: Command, args: readonly string[], thrown: unknown): unkn
 function usageError(root: Command, args: readonly string[], error: CommanderError, written: string): AxError {
   const words = commandWords(root, args);
   const fix = helpLine(args, words);
-  const unknown =
-    error.code.startsWith('commander.help') || error.code === 'commander.unknownCommand' ? unknownHelp(root, args) : undefined;
-  if (unknown !== undefined) return new AxError('usage', `unknown command '${unknown}'`, { fix });
   if (error.code === 'commander.help') {
     if (formatOf(args) !== 'json') process.stderr.write(`${written}\n`);
     return new AxError('usage', `\`${['ax', ...words].join(' ')}\` needs ${words.length === 0 ? 'a command' : 'a verb'} behind it`, {
@@ -81,10 +80,10 @@ function usageError(root: Command, args: readonly string[], error: CommanderErro
   return new AxError('usage', message, { fix });
 }
 
-/** `ax help messages fetch` is `ax messages fetch --help`, however deep; a line that names no command stays as it is, to be told as that. */
+/** `ax help messages fetch` is `ax messages fetch --help`, however deep. */
 function withoutHelpWord(root: Command, args: readonly string[]): string[] {
   const at = helpAt(root, args);
-  if (at < 0 || at === args.length - 1 || unknownHelp(root, args) !== undefined) return [...args];
+  if (at < 0 || at === args.length - 1) return [...args];
   return [...args.slice(0, at), ...args.slice(at + 1), '--help'];
 }
 
@@ -93,7 +92,7 @@ function helpAt(root: Command, args: readonly string[]): number {
   let at = root;
   for (const [i, arg] of args.entries()) {
     if (at.commands.length === 0) return -1; // what follows are words of that command
-    if (arg === 'help') return i;
+    if (arg === 'help' && !/^--[^=]+$/.test(args[i - 1] ?? '')) return i;
     at = find(at, arg) ?? at;
   }
   return -1;

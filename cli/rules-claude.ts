@@ -1,10 +1,12 @@
 /**
- * The two permissions of Claude Code that let an agent fetch and set up unasked, and out of its sandbox where that is on.
+ * The two permissions of Claude Code that let an agent fetch and set up unasked, and out of its sandbox where that is on and this Claude
+ * Code is known to leave the rest of the line inside.
  *
  * Owns the entries in the user's settings.json and the record, in ax's state folder, of what was added there: taking back removes exactly
  * that, down to the list or object that was made for it, and leaves what a person wrote. A permission matches the literal text of a
  * command, so a file of the same name elsewhere is not covered.
  */
+import { spawnSync } from 'node:child_process';
 import { mkdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { AxError } from '../protocol/errors.ts';
@@ -12,7 +14,8 @@ import { axCommand } from '../protocol/notice.ts';
 import type { AxCommand } from '../protocol/notice.ts';
 import { claudeLayers, sandboxLayer, stringsAt, userSettings } from './claude-settings.ts';
 import type { Layer } from './claude-settings.ts';
-import { harnessFolders } from './environment.ts';
+import { harnessFolders, searchPath } from './environment.ts';
+import { programOn } from './executable.ts';
 import type { Environment } from './environment.ts';
 import { addItem, parseObject, removeEmpty, removeItem, requireUnambiguous } from './json-text.ts';
 import { readSettings, writeSettings } from './settings-file.ts';
@@ -24,9 +27,12 @@ const EXCLUDED = 'sandbox.excludedCommands';
 /** What made is called when the file itself was. */
 const FILE = '';
 
-/** Seen on the genuine programs: test/real/claude-sandbox.test.ts. */
-const WHOLE_LINE =
-  'in some versions of Claude Code (2.1.248, not 2.1.332) a line with one of these commands in it runs outside of the sandbox as a whole, `| sh` too, unasked: the sandbox is open then. Add these rules for a new version only';
+/** The oldest version of Claude Code of which it was seen that what stands beside such a command stays inside: test/real/claude-sandbox.test.ts. */
+const EXCLUDES_SAFELY = [2, 1, 332] as const;
+const WHOLE_LINE = 'a line with one of these commands in it runs outside of the sandbox as a whole, `| sh` too, unasked';
+/** Longest wait for `claude --version`, ms, and its longest output, bytes. */
+const VERSION_MS = 5_000;
+const VERSION_BYTES = 256;
 
 interface Entry {
   readonly list: typeof ALLOW | typeof EXCLUDED;
@@ -47,19 +53,66 @@ export function claudeRules(ax: AxCommand): string[] {
   return patterns(ax).map((pattern) => `Bash(${pattern})`);
 }
 
-function entriesFor(ax: AxCommand, layers: readonly Layer[]): Entry[] {
-  const allow = claudeRules(ax).map((item): Entry => ({ list: ALLOW, item }));
-  return sandboxLayer(layers) === undefined ? allow : [...allow, ...patterns(ax).map((item): Entry => ({ list: EXCLUDED, item }))];
+const allowed = (ax: AxCommand): Entry[] => claudeRules(ax).map((item) => ({ list: ALLOW, item }));
+const excluded = (ax: AxCommand): Entry[] => patterns(ax).map((item) => ({ list: EXCLUDED, item }));
+
+/** The version that the Claude Code on the PATH names; undefined when there is none, or it does not say so in its own words in time. */
+function claudeVersion(): string | undefined {
+  const program = programOn(searchPath(), 'claude');
+  if (program === undefined) return undefined;
+  const { status, stdout } = spawnSync(program, ['--version'], {
+    timeout: VERSION_MS,
+    killSignal: 'SIGKILL',
+    maxBuffer: VERSION_BYTES,
+    stdio: ['ignore', 'pipe', 'ignore'],
+    encoding: 'latin1',
+  });
+  return status === 0 ? /^(\d{1,6}\.\d{1,6}\.\d{1,6}) \(Claude Code\)\n?$/.exec(stdout)?.[1] : undefined;
+}
+
+function excludesSafely(version: string | undefined): boolean {
+  if (version === undefined) return false;
+  const parts = version.split('.').map(Number);
+  const at = EXCLUDES_SAFELY.findIndex((part, i) => parts[i] !== part);
+  return at < 0 || parts[at]! > EXCLUDES_SAFELY[at]!;
+}
+
+/** What is written: out of the sandbox too, where one is on and this Claude Code leaves nothing else out with it. Runs it to ask. */
+function wantedEntries(environment: Environment, layers: readonly Layer[]): { readonly entries: Entry[]; readonly warnings: string[] } {
+  const { ax } = environment;
+  if (sandboxLayer(layers) === undefined) return { entries: allowed(ax), warnings: [] };
+  const version = claudeVersion();
+  const safe = EXCLUDES_SAFELY.join('.');
+  if (excludesSafely(version))
+    return {
+      entries: [...allowed(ax), ...excluded(ax)],
+      warnings: [
+        `they are for Claude Code ${safe} and newer; in an older one (2.1.248) ${WHOLE_LINE}: never go back to one with these rules`,
+      ],
+    };
+  const which = version === undefined ? 'no `claude` on the PATH tells its version' : `the \`claude\` on the PATH is ${version}`;
+  const stale = excluded(ax).some(({ item }) => layers.some((layer) => stringsAt(layer, EXCLUDED.split('.')).includes(item)));
+  return {
+    entries: allowed(ax),
+    warnings: [
+      `the two commands stay inside of the sandbox: ${which}, and in a version older than ${safe} ${WHOLE_LINE}, if they are excluded from it. From inside a notice is fetched through: ${axCommand(ax, 'agent', 'sandbox-fetch', 'on')}`,
+      ...(stale
+        ? [
+            `${EXCLUDED} has them from before: take them out with ${axCommand(ax, 'agent', 'allow-rules', '--harness', 'claude', '--remove')}, or by hand`,
+          ]
+        : []),
+    ],
+  };
 }
 
 /** An entry as one line for people; a permission stands for itself. */
 const shown = ({ list, item }: Entry): string => (list === ALLOW ? item : `${list}: ${JSON.stringify(item)}`);
 
-/** The rules that no settings file of this user or of the workspace has. */
+/** The permissions that no settings file of this user or of the workspace has. What leaves the sandbox is a person's to ask for: it is never missed. */
 export function missingClaudeRules(ax: AxCommand, workspace: string | null): string[] {
   const layers = claudeLayers(workspace);
   const has = ({ list, item }: Entry): boolean => layers.some((layer) => stringsAt(layer, list.split('.')).includes(item));
-  return entriesFor(ax, layers)
+  return allowed(ax)
     .filter((entry) => !has(entry))
     .map(shown);
 }
@@ -74,10 +127,8 @@ export async function claudeChange(environment: Environment, isRemoved: boolean)
   }
   const records = await readRecords(environment);
   const record = records[file.path] ?? { entries: [], made: [] };
-  const layers = claudeLayers(environment.localWorkspace);
-  const plan = isRemoved
-    ? withoutRules(file.text, record, environment.ax)
-    : withRules(file.text, record, entriesFor(environment.ax, layers));
+  const wanted = isRemoved ? { entries: [], warnings: [] } : wantedEntries(environment, claudeLayers(environment.localWorkspace));
+  const plan = isRemoved ? withoutRules(file.text, record, environment.ax) : withRules(file.text, record, wanted.entries);
   const keep = async (added: Added | undefined): Promise<void> => {
     const { [file.path]: _before, ...rest } = records;
     await writeRecords(environment, added === undefined ? rest : { ...rest, [file.path]: added });
@@ -85,9 +136,9 @@ export async function claudeChange(environment: Environment, isRemoved: boolean)
   return {
     file,
     text: plan.text,
-    rules: (isRemoved ? plan.entries : entriesFor(environment.ax, layers)).map(shown),
+    rules: (isRemoved ? plan.entries : wanted.entries).map(shown),
     notes: isRemoved ? leftNotes(plan.text, environment.ax, file.path) : [],
-    warnings: sandboxLayer(layers) === undefined ? [] : [WHOLE_LINE],
+    warnings: wanted.warnings,
     write: async () => {
       // First the record, then the file: what is in the file and not in the record could never be taken back.
       if (!isRemoved) await keep(plan.record);

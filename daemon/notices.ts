@@ -143,6 +143,11 @@ export class Notices {
     return getRow<Pass>(reader, 'notices', passKey(code));
   }
 
+  /** No code that was told so far opens anything any more. */
+  forgetCodes(tx: StoreTransaction): void {
+    for (const entry of tx.range('notices', { start: 'c/', end: 'c0' })) tx.remove('notices', entry.key);
+  }
+
   /** The session was told of more messages, by the answer that its code brought it. */
   extend(tx: StoreTransaction, code: string, messages: Pass['messages']): void {
     const pass = this.pass(code, tx);

@@ -103,7 +103,7 @@ export class SandboxFetch {
   }
 
   async #set(isOn: boolean): Promise<void> {
-    const { box, store, events } = this.#deps;
+    const { box, store, events, notices } = this.#deps;
     if (box === undefined) throw new AxError('unsupported', 'this system has no channel for sandboxed sessions');
     const wasOn = this.#isEnabled();
     if (isOn && !this.#isOpen) await this.#open(box);
@@ -111,6 +111,7 @@ export class SandboxFetch {
       if (wasOn !== isOn)
         await store.write((tx) => {
           tx.put('meta', KEY, pack({ on: isOn }));
+          if (!isOn) notices.forgetCodes(tx); // whoever turns it on again does not mean what was told before
           events.add(tx, { type: isOn ? 'sandbox_fetch.on' : 'sandbox_fetch.off' });
         });
     } finally {

@@ -235,7 +235,6 @@ function addChanges(host: Command): void {
       'host.remove',
       params,
     );
-    for (const warning of removed.warnings ?? []) note(warning);
     const cancelled =
       typeof removed.cancelled === 'number' && removed.cancelled > 0
         ? `; ${count(removed.cancelled, 'waiting message was', 'waiting messages were')} cancelled`
@@ -243,7 +242,10 @@ function addChanges(host: Command): void {
     await run.print({
       type: 'host_removed',
       fields: { ...removed },
-      human: `removed ${visible(removed.name)} (${removed.host_id})${cancelled}`,
+      human: [
+        `removed ${visible(removed.name)} (${removed.host_id})${cancelled}`,
+        ...(removed.warnings ?? []).map((warning) => `note: ${visible(warning)}`),
+      ].join('\n'),
     });
   });
 }

@@ -120,14 +120,59 @@ test('Claude Code: a file that had to be made goes again, and a rule that a pers
   assert.match(removed['notes'][0], /^Bash\(ax agent setup:\*\) in .* was not added by this command and stays/);
 });
 
-test('Claude Code: where its sandbox is on the commands are excluded from it too, in the very words of a notice', async (t) => {
+/** A `claude` on the PATH that answers `--version` so. */
+function claudeSays(me: Person, says: string): void {
+  const bin = join(me.rig.folder, 'bin');
+  mkdirSync(bin, { recursive: true });
+  writeFileSync(join(bin, 'claude'), `#!/bin/sh\n${says}\n`, { mode: 0o755 });
+}
+
+test('Claude Code: nothing is excluded from its sandbox unless the claude on the PATH says, in its own words and in time, that it is 2.1.332 or newer', async (t) => {
   const me = await person(t);
+  const before = { sandbox: { enabled: true } };
+  const inside = [
+    undefined,
+    'echo "2.1.331 (Claude Code)"',
+    'echo "2.0.999 (Claude Code)"',
+    'echo "2.1.248 (Claude Code)"',
+    'echo "2.1.332"',
+    'echo "v2.1.332 (Claude Code)"',
+    'echo "2.1.332-beta (Claude Code)"',
+    'printf "2.1.332 (Claude Code)\\nmore"',
+    'echo "2.1.332 (Claude Code)" >&2',
+    'echo "2.1.332 (Claude Code)"; exit 1',
+    'while :; do echo "2.1.332 (Claude Code)"; done',
+  ];
+  for (const says of inside) {
+    writeFileSync(me.settings, JSON.stringify(before));
+    if (says !== undefined) claudeSays(me, says);
+    const added = await me.json(CLAUDE, 'y');
+    assert.deepEqual(JSON.parse(readFileSync(me.settings, 'utf8')), { ...before, permissions: { allow: RULES } }, says);
+    assert.match(added['warnings'].at(-1), /stay inside of the sandbox: .*: ax agent sandbox-fetch on$/, says);
+    await me.json([...CLAUDE, '--remove'], 'y');
+  }
+  for (const version of ['2.1.332', '2.1.400', '2.2.0', '3.0.0']) {
+    writeFileSync(me.settings, JSON.stringify(before));
+    claudeSays(me, `echo "${version} (Claude Code)"`);
+    await me.json(CLAUDE, 'y');
+    const { sandbox } = JSON.parse(readFileSync(me.settings, 'utf8')) as Json;
+    assert.deepEqual(sandbox['excludedCommands'], ['ax messages fetch:*', 'ax agent setup:*'], version);
+    if (version !== '3.0.0') await me.json([...CLAUDE, '--remove'], 'y');
+  }
+  claudeSays(me, 'echo "2.1.248 (Claude Code)"');
+  const old = await me.json(CLAUDE, undefined);
+  assert.match(old['warnings'].at(-1), /has them from before: take them out with ax agent allow-rules --harness claude --remove/);
+});
+
+test('Claude Code: where its sandbox is on and safe with it the commands are excluded from it too, in the very words of a notice', async (t) => {
+  const me = await person(t);
+  claudeSays(me, 'echo "2.1.332 (Claude Code)"');
   const before = '{"sandbox": {"enabled": true}}';
   writeFileSync(me.settings, before);
   const state = join(me.rig.folder, 'other');
   const words = `/usr/local/bin/ax --state-dir ${state}`;
   const added = await me.json(['--state-dir', state, ...CLAUDE], 'y', { TEST_AX_WORD: '/usr/local/bin/ax' });
-  assert.match(added['warnings'].at(-1), /runs outside of the sandbox as a whole/);
+  assert.match(added['warnings'].at(-1), /for Claude Code 2\.1\.332 and newer; in an older one .* runs outside of the sandbox as a whole/);
   const patterns = [`${words} messages fetch:*`, `${words} agent setup:*`];
   assert.deepEqual(JSON.parse(readFileSync(me.settings, 'utf8')), {
     sandbox: { enabled: true, excludedCommands: patterns },

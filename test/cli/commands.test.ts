@@ -136,7 +136,7 @@ const CASES: readonly Case[] = [
     params: { host: 'hostb', cancel_pending: true },
     result: { host_id: HOST_ID, name: 'hostb', cancelled: 3, warnings: ['1 open pairing code is void now'] },
     type: 'host_removed',
-    human: /removed hostb .*3 waiting/,
+    human: /removed hostb .*3 waiting.*\nnote: 1 open pairing code is void now/,
   },
   {
     args: ['host', 'ping', 'hostb', '--count', '2'],
@@ -467,7 +467,10 @@ test('--state-dir stands before the noun only, also as a link, and --profile is 
   assert.equal((await rig.ax(['--state-dir', join(rig.folder, 'link'), 'host', 'list'], { env: elsewhere })).code, 0);
   const after = await rig.ax(['host', 'list', '--state-dir', rig.stateDir]);
   assert.deepEqual([after.code, after.stdout], [2, '']);
-  assert.match(after.stderr, /^ax: unknown option '--state-dir'; it stands before `host` only\nfix: \S+\/ax --state-dir \S+ host list --help\n$/);
+  assert.match(
+    after.stderr,
+    /^ax: unknown option '--state-dir'; it stands before `host` only\nfix: \S+\/ax --state-dir \S+ host list --help\n$/,
+  );
   for (const args of [
     ['--profile', 'x', 'host', 'list'],
     ['host', 'list'],

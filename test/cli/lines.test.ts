@@ -61,7 +61,7 @@ test('what is wrong with the line itself is usage, status 2: told before any dae
   }
   assert.deepEqual(rig.asked, []);
   const { stderr } = await rig.ax(['host', 'ping', 'b', '--count', 'x']);
-  assert.ok(stderr.endsWith(`\nfix: ${process.cwd()}/bin/ax --state-dir ${rig.stateDir} host ping --help\n`), stderr);
+  assert.match(stderr, new RegExp(`\\nfix: \\S*ax --state-dir ${rig.stateDir} host ping --help\\n$`));
   assert.match((await rig.ax(['host', 'grant', 'b', 'wriet'])).stderr, /"wriet" is no grant \(.*\); did you mean write\?\n/);
 });
 

@@ -212,10 +212,14 @@ test('setup names only the rules that are missing, for the harness of the agent'
   const missing = (await rig.json(args, { env })).value['allow_rules'] as string[];
   assert.match(missing.join(), /^Bash\(\S+\/bin\/ax --state-dir \S+ messages fetch:\*\),Bash\(\S+ --state-dir \S+ agent setup:\*\)$/);
   mkdirSync(env.CLAUDE_CONFIG_DIR);
-  const settings = { sandbox: { enabled: true, excludedCommands: [missing[0]!.slice(5, -1)] }, permissions: { allow: missing } };
+  const settings = { sandbox: { enabled: true }, permissions: { allow: [missing[0]!] } };
   writeFileSync(join(env.CLAUDE_CONFIG_DIR, 'settings.json'), JSON.stringify(settings));
-  assert.deepEqual((await rig.json(args, { env })).value['allow_rules'], [`sandbox.excludedCommands: "${missing[1]!.slice(5, -1)}"`]);
-  settings.sandbox.excludedCommands.push(missing[1]!.slice(5, -1));
+  assert.deepEqual(
+    (await rig.json(args, { env })).value['allow_rules'],
+    [missing[1]],
+    'what leaves a sandbox is never asked for by an agent',
+  );
+  settings.permissions.allow.push(missing[1]!);
   writeFileSync(join(env.CLAUDE_CONFIG_DIR, 'settings.json'), JSON.stringify(settings));
   const { stdout } = await rig.ax(args, { env });
   assert.doesNotMatch(stdout, /prompts|allow-rules/);

@@ -136,14 +136,31 @@ test('help lists what an option takes, works as -h, and its examples are whole',
   }
 });
 
+test('help for a verb is that of the verb, wherever the word help stands', async (t) => {
+  const rig = await scripted(t);
+  for (const [args, usage] of [
+    [['help', 'messages', 'fetch'], /^Usage: ax messages fetch /],
+    [['help', 'host', 'grant'], /^Usage: ax host grant /],
+    [['host', 'help', 'grant'], /^Usage: ax host grant /],
+    [['help', 'send'], /^Usage: ax send /],
+    [['help', 'host'], /^Usage: ax host \[/],
+  ] as const) {
+    const { code, stdout, stderr } = await rig.ax(args);
+    assert.deepEqual([code, stderr], [0, ''], args.join(' '));
+    assert.match(stdout, usage);
+    assert.match(stdout, /\nExample:\n/);
+  }
+});
+
 test('help for what is no command says so', async (t) => {
   const rig = await scripted(t);
-  assert.deepEqual(await rig.ax(['help', 'nope']), { code: 2, stdout: '', stderr: "ax: unknown command 'nope'\nfix: ax --help\n" });
-  assert.deepEqual(await rig.ax(['host', 'help', 'nope']), {
-    code: 2,
-    stdout: '',
-    stderr: "ax: unknown command 'nope'\nfix: ax host --help\n",
-  });
+  const called = `${process.cwd()}/bin/ax --state-dir ${rig.stateDir}`;
+  assert.deepEqual(await rig.ax(['help', 'nope']), { code: 2, stdout: '', stderr: `ax: unknown command 'nope'\nfix: ${called} --help\n` });
+  for (const args of [
+    ['host', 'help', 'nope'],
+    ['help', 'host', 'nope'],
+  ])
+    assert.deepEqual(await rig.ax(args), { code: 2, stdout: '', stderr: `ax: unknown command 'nope'\nfix: ${called} host --help\n` });
 });
 
 test('following the events has no limit', async (t) => {

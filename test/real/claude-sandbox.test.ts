@@ -5,7 +5,7 @@
  * notices and their fetch, in sessions on one. What the permission rules cover without a sandbox is in claude-rules.test.ts.
  */
 import assert from 'node:assert/strict';
-import { readdirSync, readFileSync, readlinkSync, statSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readdirSync, readFileSync, readlinkSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
 import { delimiter, dirname, join } from 'node:path';
 import { boxPaths } from '../../protocol/box.ts';
 import type { Json } from '../e2e/processes.ts';
@@ -141,15 +141,20 @@ cell('of the settings of the sandbox only allowAllUnixSockets lets ax reach its 
 });
 
 cell(
-  'with the rules that ax writes there, setup and fetch run outside unasked, and no other command of ax does',
+  'the rules that ax writes there let setup and fetch run outside unasked and no other command; where they would let a whole line out, none is written',
   async (fixture, { installed }) => {
     const { ax, world, sandbox } = fixture;
+    const bin = join(world.home.configDir, 'bin');
+    mkdirSync(bin);
+    symlinkSync(installed.binary, join(bin, 'claude'));
+    const path = { PATH: `${bin}${delimiter}${String(world.b.env['PATH'])}` };
+    if (installed.version !== PINS.claude.newest) return leftInside(fixture, path);
     world.home.settings({ sandbox });
     const read = (): Json => JSON.parse(readFileSync(join(world.home.configDir, 'settings.json'), 'utf8')) as Json;
     let loose: readonly string[];
     try {
-      const shown = await ax.person(world.b, ['agent', 'allow-rules', '--harness', 'claude'], /and outside of the sandbox/);
-      assert.match(shown.replaceAll('\n', ''), /warning: .* outside of the sandbox as a whole, .*Write these lines\?/);
+      const shown = await ax.person(world.b, ['agent', 'allow-rules', '--harness', 'claude'], /and outside of the sandbox/, path);
+      assert.match(shown.replaceAll('\n', ''), /warning: .* 2\.1\.332 and newer; .*Write these lines\?/);
       const patterns = [`${ax.program} messages fetch:*`, `${ax.program} agent setup:*`];
       assert.deepEqual(read()['sandbox'], { ...sandbox, excludedCommands: patterns });
       assert.deepEqual(
@@ -171,11 +176,27 @@ cell(
     } finally {
       world.home.settings({});
     }
-    if (installed.version === PINS.claude.newest) assert.deepEqual(loose, []);
-    const rest = loose.length === 0 ? '| head, | sh, cd, > too' : `but with a fetch in it the whole line is outside: ${loose.join(', ')}`;
-    return `a notice was obeyed outside, unasked: fetched; send, list, && send, ./ax, another path: inside or asked, ${rest}`;
+    assert.deepEqual(loose, []);
+    return 'a notice was obeyed outside, unasked: fetched; send, list, && send, ./ax, another path: inside or asked, | head, | sh, cd, > too';
   },
 );
+
+/** For a version that is older than what ax trusts: the permissions alone are written, and the pipe is named. */
+async function leftInside({ ax, world, sandbox }: Fixture, path: NodeJS.ProcessEnv): Promise<string> {
+  world.home.settings({ sandbox });
+  const read = (): Json => JSON.parse(readFileSync(join(world.home.configDir, 'settings.json'), 'utf8')) as Json;
+  try {
+    const shown = await ax.person(world.b, ['agent', 'allow-rules', '--harness', 'claude'], /then run unasked/, path);
+    assert.match(shown.replaceAll('\n', ''), /warning: the two commands stay inside of the sandbox: .*agent sandbox-fetch on/);
+    assert.deepEqual(read()['sandbox'], sandbox, 'nothing is excluded');
+    assert.equal(read()['permissions'].allow.length, 2);
+    await ax.person(world.b, ['agent', 'allow-rules', '--harness', 'claude', '--remove'], /Take these lines out\?/);
+    assert.deepEqual([read()['sandbox'], read()['permissions']], [sandbox, undefined]);
+  } finally {
+    world.home.settings({});
+  }
+  return 'it would let the whole line out with a fetch in it: nothing was excluded, and the pipe was named instead';
+}
 
 /** Where each line runs under those rules; gives what runs outside as a whole because a fetch is part of it. */
 async function tryLines({ ax, world }: Fixture): Promise<readonly string[]> {

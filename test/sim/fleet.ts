@@ -118,6 +118,7 @@ export class Fleet {
     this.#hasCodex = hasCodex;
     this.network = new SimNetwork(world);
     this.#watcher = watcher;
+    this.network.isAsleep = (id) => this.host(id).machine.isAsleep;
     this.hosts = KEYS.slice(0, size).map((key, index) => {
       const host: Host = {
         index,

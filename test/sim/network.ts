@@ -49,6 +49,8 @@ export class SimNetwork {
   readonly faults: NetworkFaults = { loseRequest: 0, loseAnswer: 0, duplicate: 0, mutate: 0, minDelayMs: 1, maxDelayMs: 20 };
   /** What happened, for the workload's own checks that its faults were reached. */
   readonly counts = { delivered: 0, lostRequests: 0, lostAnswers: 0, duplicates: 0, mutated: 0, resets: 0, connects: 0 };
+  /** A process that does not run completes no handshake; what stands already is kept up by its system. */
+  isAsleep: (host: HostId) => boolean = () => false;
   readonly #links = new Map<HostId, SimLink>();
   /** Where each host lives, and who answers at an address now. */
   readonly #homes = new Map<HostId, string>();
@@ -152,7 +154,8 @@ export class SimNetwork {
       if (!from.isRunning) return;
       const to = owner === undefined ? undefined : this.#links.get(owner);
       if (this.wire(from, expected)?.open === true) return done(undefined);
-      if (to === undefined || !to.isRunning || !to.dialable || to === from || this.#cut(from.hostId, to.hostId)) {
+      const isDeaf = this.isAsleep(from.hostId) || (to !== undefined && this.isAsleep(to.hostId));
+      if (to === undefined || !to.isRunning || !to.dialable || to === from || isDeaf || this.#cut(from.hostId, to.hostId)) {
         return done(new AxError('unavailable', 'the host cannot be reached', { details: { sent: false } }));
       }
       if (to.hostId !== expected)

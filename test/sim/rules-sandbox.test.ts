@@ -246,7 +246,7 @@ test('a body too long to print, or that is no text, is kept in a file before it 
   });
 });
 
-test('off is for good and at once; a channel that cannot be made is told and leaves the switch where it was', async () => {
+test('off is for good and at once, for the codes of before too; a channel that cannot be made is told and leaves the switch where it was', async () => {
   await inBox(69, async (bed, box, session) => {
     const { b, fleet } = bed;
     await noticed(bed, session, 'k');
@@ -261,6 +261,8 @@ test('off is for good and at once; a channel that cannot be made is told and lea
     assert.deepEqual(await fleet.call(b, 'agent.sandbox_fetch', {}), { enabled: false, open: false, reason: null });
     box.failure = undefined;
     await fleet.call(b, 'agent.sandbox_fetch', { set: 'on' });
+    assert.equal(box.isOpen, true);
+    assert.equal(await ask(bed, box, { ...request, nonce: nextNonce() }), undefined, 'a code of before opens nothing');
     box.failure = new AxError('unsupported', 'no mkfifo here');
     await fleet.stop(b);
     await fleet.boot(b);
