@@ -125,12 +125,12 @@ test('why no session is told is one of a few words in a receipt; an older receip
   const told = (reason: unknown): unknown => {
     const { storedAs: _kind, ...rest } = receipt;
     const fields = { v: 1, ...rest, stored_as: 'message', live_session: true, receiver: BOB.hostId, notice_reason: reason };
-    return (readReceipt(BOB.hostId, receipt.sender, signOne(BOB, 'ax/1 receipt', encode(fields)))).noticeReason;
+    return readReceipt(BOB.hostId, receipt.sender, signOne(BOB, 'ax/1 receipt', encode(fields))).noticeReason;
   };
   for (const reason of WITHHELD_REASONS) assert.equal(told(reason), reason);
   for (const reason of [undefined, null, 'toString', 'Quiet', 'quiet\u001b[2J']) assert.equal(told(reason), undefined);
   const quiet = { ...receipt, noticeReason: 'quiet' } as const;
-  assert.equal((readReceipt(BOB.hostId, receipt.sender, signReceipt(BOB, quiet))).noticeReason, 'quiet');
+  assert.equal(readReceipt(BOB.hostId, receipt.sender, signReceipt(BOB, quiet)).noticeReason, 'quiet');
 });
 
 test('progress comes back as told, its notice visible, and anything else is a violation', () => {
