@@ -276,15 +276,15 @@ export interface Place {
   readonly path: string;
   /** Every file that decides what then runs: the program, the code behind it, its Node. */
   readonly files: readonly string[];
-  /** The state folder that commands of that word use; it need not be there yet. */
-  readonly state?: { readonly folder: string; readonly isUsual: boolean };
+  /** The state folder where a rule must name it; it need not be there yet. The usual one is as safe as the home in which the rules lie. */
+  readonly stateDir?: string;
 }
 
-export function axPlace({ stateDir, ax }: Pick<Environment, 'stateDir' | 'ax'>): Place {
+export function axPlace({ ax }: Pick<Environment, 'ax'>): Place {
   const { word, path } = findProgram();
   const code = isBundle() ? __filename : (process.argv[1] ?? '');
-  const state = { folder: stateDir, isUsual: ax.stateDir === undefined };
-  return { word, path, files: [path, realpathSync(code), process.execPath], state };
+  const named = ax.stateDir === undefined ? {} : { stateDir: ax.stateDir };
+  return { word, path, files: [path, realpathSync(code), process.execPath], ...named };
 }
 
 /** The skill that this installation brings, a folder: beside the sources, beside the bundle, and where `make install` puts it. */

@@ -33,11 +33,12 @@ export function parseObject(text: string, what: string): Record<string, unknown>
     value = JSON.parse(text);
   } catch (error) {
     throw new AxError('invalid_state', `${what} is not strict JSON (${(error as Error).message.replaceAll(/\s+/g, ' ')})`, {
+      fix: `correct it by hand, then run the command again: ${what}`,
       cause: error,
     });
   }
   if (typeof value !== 'object' || value === null || Array.isArray(value))
-    throw new AxError('invalid_state', `${what} is not a JSON object`);
+    throw new AxError('invalid_state', `${what} is not a JSON object`, { fix: `correct it by hand, then run the command again: ${what}` });
   return value as Record<string, unknown>;
 }
 

@@ -66,13 +66,9 @@ function existing(path: string): string {
   return path === '/' || lstatSync(path, { throwIfNoEntry: false }) !== undefined ? path : existing(dirname(path));
 }
 
-/** The state folder is named by the rule, or is what the command takes without one: what lies there decides whom it asks. */
-function stateProblem({ state }: Place, workspaces: readonly string[], temporary: readonly string[]): string | undefined {
-  if (state === undefined) return undefined;
-  const folders = [...new Set([state.folder, realpathSync(existing(state.folder))])];
-  const problem =
-    first(folders, (folder) => whereProblem(folder, workspaces, temporary)) ??
-    first(folders.map(existing), (folder) => writableProblem(folder, !state.isUsual)); // a home may be a repository of its owner's settings
+/** A state folder that the rule names: what lies there decides whom the command asks. */
+function stateProblem({ stateDir }: Place, workspaces: readonly string[], temporary: readonly string[]): string | undefined {
+  const problem = stateDir === undefined ? undefined : replaceProblem([stateDir], workspaces, temporary);
   return problem === undefined ? undefined : `of its state folder: ${problem}`;
 }
 
@@ -127,13 +123,13 @@ function whereProblem(file: string, workspaces: readonly string[], temporary: re
   return undefined;
 }
 
-function writableProblem(file: string, isRepositoryBad = true): string | undefined {
+function writableProblem(file: string): string | undefined {
   for (let at = file; ; at = dirname(at)) {
     const found = lstatSync(at);
     if (found.uid !== 0 && found.uid !== process.getuid?.()) return `${at} belongs to another user (uid ${found.uid})`;
     if (!found.isSymbolicLink() && (found.mode & 0o022) !== 0) return `${at} may be written by others than its owner`;
     if (at === '/') return undefined;
-    const repository = isRepositoryBad ? REPOSITORIES.map((name) => join(dirname(at), name)).find((path) => existsSync(path)) : undefined;
+    const repository = REPOSITORIES.map((name) => join(dirname(at), name)).find((path) => existsSync(path));
     if (repository !== undefined) return `${file} lies in a workspace (there is ${repository})`;
   }
 }

@@ -37,7 +37,7 @@ const NOTICE_WORDS: Record<NoticeOutcome, string> = {
 const WITHHELD_WORDS: Record<WithheldReason, string> = {
   several: 'several sessions could be meant there, and ax does not choose; a send with --session names one',
   budget: 'its sender has used up the notices that are given in an hour; the session is told later',
-  quiet: 'the agent there is quiet; the message is kept, and the session is told when that ends',
+  quiet: 'the agent there is quiet; the message is kept, and when that ends a session that lives there is told',
   no_right: 'its host may cause no notices there any more; on the host that has it: ax host grant HOST notify',
 };
 
@@ -75,7 +75,12 @@ export function statusText(environment: Environment, status: MessageStatus): str
     ...(status.receiver_state === null || status.side !== 'sender'
       ? []
       : [`  there: ${visible(status.receiver_state)}, ${ago(status.receiver_at)}`]),
-    ...(status.receiver_notice === null ? [] : [`  notice: ${noticeText(status.receiver_notice, status.receiver_notice_reason ?? null)}`]),
+    ...(status.receiver_notice === null
+      ? []
+      : [
+          // Of what was fetched nobody need be told any more what is not known.
+          `  notice: ${status.state === 'fetched' ? visible(status.receiver_notice) : noticeText(status.receiver_notice, status.receiver_notice_reason ?? null)}`,
+        ]),
     ...(status.cause === null
       ? []
       : [

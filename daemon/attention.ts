@@ -192,12 +192,14 @@ function refusedLately({ outbox, naming, clock }: AttentionDeps): Row[] {
   return outbox
     .dead(undefined, ENDED_LOOKED_AT)
     .flatMap((row) => {
-      if (row.state !== 'refused' || row.cause === null || row.cause.at < since) return [];
+      if (row.cause === null || row.cause.at < since) return [];
       const { what } = explain(row.cause, naming.nameOf(row.host), row.to.workspace);
+      const end =
+        row.state === 'refused' ? 'was refused for good' : row.acceptedAt === null ? 'expired before its host took it' : 'expired unread';
       return [
         {
           code: 'message_refused' as const,
-          what: `message ${row.id} was refused for good: ${what}`,
+          what: `message ${row.id} ${end}: ${what}`,
           since: row.cause.at,
           fix: `ax admin status ${row.id}`,
         },

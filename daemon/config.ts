@@ -25,26 +25,12 @@ import { AxError } from '../protocol/errors.ts';
 import { hostKeyFromSeed } from '../protocol/identity.ts';
 import type { HostKey } from '../protocol/identity.ts';
 import { nameFrom, parseName } from '../protocol/ids.ts';
-import { DEFAULT_LIMITS, USUAL_PORT } from '../protocol/limits.ts';
+import { USUAL_PORT } from '../protocol/limits.ts';
 import type { Limits } from '../protocol/limits.ts';
 import { shellQuote } from '../protocol/paths.ts';
+import { parseSettings } from '../protocol/settings.ts';
 
 const SEED_BYTES = 32;
-const FIELDS = ['name', 'listen', 'announce', 'claude_config_dirs', 'codex_homes', 'limits'] as const;
-
-/** The fields of `limits`, each with what it sets and the least and largest value. */
-const LIMIT_FIELDS: readonly (readonly [field: string, key: keyof Limits, min: number, max: number])[] = [
-  ['messages_per_minute', 'messagesPerMinute', 1, 10_000_000],
-  ['message_burst', 'messageBurst', 1, 10_000_000],
-  ['notices_per_hour', 'noticesPerHour', 1, 3600],
-  ['notice_burst', 'noticeBurst', 1, 1000],
-  ['waiting_messages', 'waitingMessages', 1, 100_000_000],
-  ['waiting_bytes', 'waitingBytes', 1_048_576, 2 ** 44],
-  ['kept_messages', 'keptMessages', 1, 100_000_000],
-  ['kept_bytes', 'keptBytes', 1_048_576, 2 ** 44],
-  ['min_free_bytes', 'minFreeBytes', 1_048_576, 2 ** 44],
-];
-
 export interface Config {
   readonly name: string;
   /** Multiaddrs. */
@@ -63,16 +49,7 @@ export function readConfig(
   environment: NodeJS.ProcessEnv,
 ): Config {
   const file = join(stateDir, 'config.json');
-  const raw = readJson(file);
-  for (const key of Object.keys(raw))
-    if (!(FIELDS as readonly string[]).includes(key)) throw wrong(file, `unknown field "${key}"`, `known fields: ${FIELDS.join(', ')}`);
-  const own = {
-    name: raw['name'] === undefined ? undefined : inFile(file, 'name', () => parseName(raw['name'], 'a host name')),
-    listen: addresses(raw, 'listen', file),
-    announce: addresses(raw, 'announce', file) ?? [],
-    roots: folders(raw, 'claude_config_dirs', file),
-    codexHomes: folders(raw, 'codex_homes', file),
-  };
+  const own = parseSettings(readJson(file), file);
   const home = environment['HOME'];
   const environmentDir = environment['CLAUDE_CONFIG_DIR'];
   const codexHome = environment['CODEX_HOME'];
@@ -85,34 +62,17 @@ export function readConfig(
       flags.listen.length > 0
         ? flags.listen.map(parseListenAddress)
         : (own.listen ?? [`/ip4/0.0.0.0/tcp/${USUAL_PORT}`, `/ip6/::/tcp/${USUAL_PORT}`]),
-    announce: own.announce,
-    limits: limits(raw, file),
+    announce: own.announce ?? [],
+    limits: own.limits,
     claudeConfigDirs: [
       ...new Set([
         ...(home === undefined ? [] : [join(home, '.claude')]),
         ...(environmentDir !== undefined && isAbsolute(environmentDir) ? [environmentDir] : []),
-        ...own.roots,
+        ...own.claudeConfigDirs,
       ]),
     ],
     codexHomes: [...new Set([...usualCodex, ...own.codexHomes])],
   };
-}
-
-/** `limits`: each field a whole number within its bounds; what is left out has its default. */
-function limits(raw: Record<string, unknown>, file: string): Limits {
-  const typed = raw['limits'] ?? {};
-  const known = LIMIT_FIELDS.map(([field]) => field).join(', ');
-  if (typeof typed !== 'object' || Array.isArray(typed)) throw wrong(file, '"limits" must be an object', `its fields: ${known}`);
-  const set: Partial<Record<keyof Limits, number>> = {};
-  for (const [field, value] of Object.entries(typed)) {
-    const found = LIMIT_FIELDS.find(([name]) => name === field);
-    if (found === undefined) throw wrong(file, `unknown field "${field}" in "limits"`, `known fields: ${known}`);
-    const [, key, min, max] = found;
-    if (typeof value !== 'number' || !Number.isSafeInteger(value) || value < min || value > max)
-      throw wrong(file, `"limits": "${field}" is a whole number from ${min} to ${max}`, `correct ${file}, or leave it out`);
-    set[key] = value;
-  }
-  return { ...DEFAULT_LIMITS, ...set };
 }
 
 function readJson(file: string): Record<string, unknown> {
@@ -137,43 +97,6 @@ function readJson(file: string): Record<string, unknown> {
     });
   }
   throw new AxError('invalid_argument', `${file} must hold one JSON object`, { fix: `correct ${file}, or remove it` });
-}
-
-function wrong(file: string, what: string, fix: string, cause?: unknown): AxError {
-  return new AxError('invalid_argument', `${file}: ${what}`, { fix, cause });
-}
-
-/** A refusal of a value, with the file and the field it stands in. */
-function inFile<T>(file: string, key: string, parse: () => T): T {
-  try {
-    return parse();
-  } catch (error) {
-    if (!(error instanceof AxError)) throw error;
-    throw wrong(file, `"${key}": ${error.message}`, `correct "${key}" in ${file}, or take it out`, error);
-  }
-}
-
-function strings(raw: Record<string, unknown>, key: string, file: string): readonly string[] | undefined {
-  const value = raw[key];
-  if (value === undefined) return undefined;
-  return inFile(file, key, () => {
-    if (!Array.isArray(value) || value.some((entry) => typeof entry !== 'string'))
-      throw new AxError('invalid_argument', 'it is a list of strings');
-    return value as string[];
-  });
-}
-
-function addresses(raw: Record<string, unknown>, key: string, file: string): readonly string[] | undefined {
-  const list = strings(raw, key, file);
-  return list?.map((entry) => inFile(file, key, () => parseListenAddress(entry)));
-}
-
-function folders(raw: Record<string, unknown>, key: string, file: string): readonly string[] {
-  const list = strings(raw, key, file) ?? [];
-  return inFile(file, key, () => {
-    for (const entry of list) if (!isAbsolute(entry)) throw new AxError('invalid_argument', 'it takes absolute paths');
-    return list;
-  });
 }
 
 /** Makes the state folder (0700) or checks that it is ours and private. AxError `invalid_state`. */

@@ -286,7 +286,7 @@ export class Pairing {
     const rtt: number[] = [];
     for (let i = 0; i < count; i++) {
       const before = clock.monotonic();
-      await greeting.hello(host.id);
+      await greeting.hello(host.id).catch((error: unknown) => Promise.reject(unreached(toAxError(error), host.name)));
       rtt.push(Math.round((clock.monotonic() - before) * 100) / 100);
     }
     const view = greeting.view(host.id);
@@ -346,6 +346,16 @@ export function readCode(value: unknown): Code {
   } catch (error) {
     throw bad(error);
   }
+}
+
+/** A host that gives no sign: what there is to look at, on both sides. */
+function unreached(error: AxError, name: string): AxError {
+  if (error.fix !== undefined || (error.code !== 'unavailable' && error.code !== 'timeout')) return error;
+  return new AxError(error.code, error.message, {
+    fix: `look whether its daemon runs (there: ax daemon status) and at which addresses it was known: ax host show ${name}`,
+    ...(error.details === undefined ? {} : { details: error.details }),
+    cause: error,
+  });
 }
 
 /** What is known under one name is renamed by its own verb. */

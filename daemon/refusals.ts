@@ -75,7 +75,13 @@ export class Refusals {
       const where = one.workspace === null ? '' : ` (${one.workspace})`;
       const grant = `ax host grant ${shellQuote(peer.name)} ${one.action}`;
       const narrow = one.workspace === null ? '' : ` --workspace ${shellQuote(one.workspace)}`;
-      return [{ what: `${peer.name} ${EFFECT[one.action] ?? `was refused ${one.action}`}${where}`, since: one.since, fix: grant + narrow }];
+      return [
+        {
+          what: `${peer.name} ${EFFECT[one.action] ?? `was refused ${one.action}`}${where}`,
+          since: one.since,
+          fix: `if it should: ${grant}${narrow}; otherwise nothing need be done`,
+        },
+      ];
     });
     const strangers = [...this.#strangers.values()].filter((one) => isShown(one) && this.#peers.get(one.host) === undefined);
     return [

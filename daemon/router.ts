@@ -103,7 +103,8 @@ export class Router {
     if (received === undefined)
       throw new AxError('message_not_found', "only a message in this host's inbox can be answered", { fix: 'ax messages list' });
     const headers = pickup.headers(received);
-    if (headers.from === undefined) throw new AxError('no_reply_address', "the host's owner sent this message; it has no reply address");
+    if (headers.from === undefined)
+      throw noReplyAddress(received.sender === this.#deps.key.hostId ? 'Localhost' : naming.nameOf(received.sender));
     const own = agents.at(received.harness, received.workspace);
     const sender =
       params['agent'] === undefined || params['agent'] === null
@@ -303,6 +304,13 @@ export class Router {
     if (row.notice !== null) return row.notice.reason ?? null;
     return row.storedAs === 'message' && this.#deps.quietMs(row.harness, row.workspace) > 0 ? 'quiet' : null;
   }
+}
+
+/** The owner of a host has no mailbox: who there could be written to instead is in its list. */
+function noReplyAddress(host: string): AxError {
+  return new AxError('no_reply_address', "the host's owner sent this message; it has no reply address", {
+    fix: `write to a session or a folder there, which is listed by: ax agent sessions ${host}`,
+  });
 }
 
 /** What a caller says about the message itself, judged before anybody is asked. AxError `invalid_argument`, `too_large`. */

@@ -74,6 +74,12 @@ test('the tree in ARCHITECTURE names every source file, and no file that is not 
   none([...named].filter((path) => !sources.includes(path)).map((path) => `${path} is in the tree, and nowhere else`));
 });
 
+test('ARCHITECTURE tells which files of protocol/ the CLI may import, as the house rules hold it', () => {
+  const [, told = ''] = /\| cli \| `cli\/\*` \| of `protocol\/`: `([^`]+)`/.exec(page('docs/ARCHITECTURE.md')) ?? [];
+  const [, held = ''] = /CLI_MAY_IMPORT_OF_PROTOCOL = new Set\(\[([^\]]+)\]/.exec(page('test/tidy.test.ts')) ?? [];
+  assert.deepEqual(told.split(' ').toSorted(), [...held.matchAll(/'([a-z]+)'/g)].map((match) => match[1]!).toSorted());
+});
+
 test('every field of config.json stands in operating', () => {
   const folder = mkdtempSync(join(tmpdir(), 'ax-docs-'));
   try {

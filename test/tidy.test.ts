@@ -57,6 +57,7 @@ const CLI_MAY_IMPORT_OF_PROTOCOL = new Set([
   'kept',
   'nearest',
   'notice',
+  'settings',
   'frame',
   'codec',
   'version',

@@ -22,13 +22,21 @@ const COLUMNS = ['id', 'severity', 'what', 'fix'];
 const ORDER: readonly Severity[] = ['error', 'warning', 'info'];
 
 export function addDoctor(root: Command): void {
-  action(verb(root, 'doctor', 'what is wrong on this host, and what mends it; changes nothing', 'ax doctor'), async (run) => {
-    const found = await examine(run.environment);
-    const findings = ORDER.flatMap((severity) => found.filter((one) => one.severity === severity));
-    const isSick = findings.some((one) => one.severity !== 'info');
-    await print(run, findings);
-    if (isSick) process.exitCode = 1;
-  });
+  action(
+    verb(
+      root,
+      'doctor',
+      'what is wrong on this host, and what mends it; changes nothing; exit 1 for an error or a warning, 0 for none or info',
+      'ax doctor',
+    ),
+    async (run) => {
+      const found = await examine(run.environment);
+      const findings = ORDER.flatMap((severity) => found.filter((one) => one.severity === severity));
+      const isSick = findings.some((one) => one.severity !== 'info');
+      await print(run, findings);
+      if (isSick) process.exitCode = 1;
+    },
+  );
 }
 
 async function examine(environment: Environment): Promise<Finding[]> {

@@ -65,7 +65,7 @@ export function addSend(root: Command): void {
 /** The options that `send` and `reply` share. */
 export function addSendOptions(command: Command): void {
   command
-    .option('--message <text>', 'the body; or give it as text, with --file, or on stdin (-)')
+    .option('--message <text>', 'the body as text; other ways: as the last word, --file, or - for stdin')
     .option('--file <path>', 'the body, any bytes')
     .option('--subject <text>', 'one line for the reader')
     .option('--deadline <span>', 'how long to try to hand it over (default 72h)')
@@ -236,9 +236,13 @@ async function waitFor(
       break;
     }
     if (passed() >= timeoutMs) {
-      failure = new AxError('wait_timeout', `${id} is ${status.state}, not ${until}, after ${span(timeoutMs)}; it stays on its way`, {
-        fix: axCommand(environment.ax, 'admin', 'status', id),
-      });
+      failure = new AxError(
+        'wait_timeout',
+        `${id} is ${status.state}, not ${until}, after ${span(timeoutMs)}; it stays on its way${status.cause === null ? '' : `. Why it waits: ${status.cause.message}`}`,
+        {
+          fix: axCommand(environment.ax, 'admin', 'status', id),
+        },
+      );
       break;
     }
     // A daemon that answers early must not be asked in a tight loop.

@@ -191,6 +191,8 @@ const KNOWN: Partial<Record<AttentionCode, Severity>> = {
   peer_wrong_key: 'error',
   peer_untrusted: 'warning',
 };
+/** Rows that tell what happened, or is meant so, and ask for nothing: they make no doctor sick. */
+const TOLD_ONLY: ReadonlySet<AttentionCode> = new Set<AttentionCode>(['message_refused', 'refused_here', 'agent_quiet']);
 /** Found by the doctor itself, also while the daemon is down. */
 const FOUND_ELSEWHERE: AttentionCode = 'disk_low';
 
@@ -201,7 +203,7 @@ function attentionFindings(environment: Environment, { attention, daemon }: Admi
     ...rows.map(({ code, what, since, fix }) => {
       const severity = KNOWN[code];
       return finding(
-        severity ?? 'warning',
+        severity ?? (TOLD_ONLY.has(code) ? 'info' : 'warning'),
         severity === undefined ? 'attention' : code,
         `${what}${since === null ? '' : ` (${ago(since)})`}`,
         readyFix(fix, axCommand(environment.ax)),

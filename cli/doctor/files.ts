@@ -6,7 +6,9 @@
  */
 import type { Stats } from 'node:fs';
 import { dirname, join } from 'node:path';
+import { toAxError } from '../../protocol/errors.ts';
 import { shellQuote } from '../../protocol/paths.ts';
+import { parseSettings } from '../../protocol/settings.ts';
 import { axCommand } from '../environment.ts';
 import type { Environment } from '../environment.ts';
 import { factsOf, finding, readText } from './finding.ts';
@@ -91,11 +93,22 @@ function configFindings(stateDir: string): Finding[] {
   }
   try {
     const value: unknown = JSON.parse(text);
-    if (typeof value === 'object' && value !== null && !Array.isArray(value)) return [];
+    if (typeof value === 'object' && value !== null && !Array.isArray(value)) return wrongSettings(value as Record<string, unknown>, path);
   } catch (error) {
     return [finding('error', 'config_invalid', `${path} is not JSON (${(error as Error).message})`, `correct it: ${path}`)];
   }
   return [finding('error', 'config_invalid', `${path} must hold one JSON object`, `correct it: ${path}`)];
+}
+
+/** The same judgement with which a daemon would refuse to start. */
+function wrongSettings(value: Readonly<Record<string, unknown>>, path: string): Finding[] {
+  try {
+    parseSettings(value, path);
+    return [];
+  } catch (error) {
+    const { message, fix } = toAxError(error);
+    return [finding('error', 'config_invalid', `${message}; no daemon starts with it`, fix ?? `correct it: ${path}`)];
+  }
 }
 
 /** The command that starts the daemon of this state folder. */

@@ -9,10 +9,11 @@ import type { HarnessName } from '../../protocol/address.ts';
 import type { AgentRow, SandboxFetchState } from '../../protocol/control.ts';
 import { AxError } from '../../protocol/errors.ts';
 import { call } from '../client.ts';
-import { axCommand, harnessFolders } from '../environment.ts';
+import { axCommand, axPlace, harnessFolders } from '../environment.ts';
 import type { Environment } from '../environment.ts';
 import { settingsFindings } from '../harness-settings.ts';
 import { listed } from '../output.ts';
+import { placeProblem } from '../place.ts';
 import { missingRules } from '../rules.ts';
 import { factsOf, finding } from './finding.ts';
 import type { Finding } from './finding.ts';
@@ -45,7 +46,13 @@ function ruleFindings(environment: Environment, harness: HarnessName, agents: re
   const missing = isUsed ? missingRules(environment, harness, environment.localWorkspace) : [];
   if (missing.length === 0) return [];
   const what = `${harness} asks its user before it runs what a notice says; not among its rules: ${listed(missing)}`;
-  return [finding('info', `rules_missing_${harness}`, what, axCommand(environment.ax, 'agent', 'allow-rules', '--harness', harness))];
+  const problem = placeProblem(axPlace(environment));
+  // allow-rules would refuse: what stands against it is the way on.
+  const fix =
+    problem === undefined
+      ? axCommand(environment.ax, 'agent', 'allow-rules', '--harness', harness)
+      : `\`ax agent allow-rules\` would refuse: ${problem}; with ax in a place of its own it does not (make install)`;
+  return [finding('info', `rules_missing_${harness}`, what, fix)];
 }
 
 function channelFindings(environment: Environment, { enabled, open, reason }: SandboxFetchState): Finding[] {

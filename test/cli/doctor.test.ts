@@ -107,7 +107,8 @@ test('a key that is missing, cut short or a link, a socket that is a file, and s
   writeFileSync(socketPath, '');
   assert.deepEqual(ids(fileFindings(environment, uid)), ['error socket_kind']);
   rmSync(socketPath);
-  for (const text of ['{"listen":', '[]']) {
+  const wrong = ['{"nmae":"x"}', '{"name":5}', '{"listen":["127.0.0.1:80"]}', '{"limits":{"notices_per_hour":0}}', '{"codex_homes":["x"]}'];
+  for (const text of ['{"listen":', '[]', ...wrong]) {
     writeFileSync(join(stateDir, 'config.json'), text);
     assert.deepEqual(ids(fileFindings(environment, uid)), ['error config_invalid'], text);
   }
@@ -321,6 +322,21 @@ test('a daemon that cannot say how it is is named with its own words', async (t)
     throw new Error('boom');
   };
   assert.deepEqual(ids(await told(t, answers({}, { 'admin.status': failing }))), ['error daemon_failed']);
+});
+
+test('what happened or is meant so, and asks for nothing, is info and makes no doctor sick', async (t) => {
+  const rows = ['message_refused', 'refused_here', 'agent_quiet'].map((code) => ({
+    code,
+    what: code,
+    since: null,
+    fix: 'nothing need be done',
+  }));
+  const rig = await scripted(t, answers({ attention: rows }));
+  const { findings } = await daemonFindings(environmentOf(rig.stateDir), false);
+  assert.deepEqual(
+    findings.filter((one) => one.id === 'attention').map((one) => [one.severity, one.what]),
+    rows.map(({ what }) => ['info', what]),
+  );
 });
 
 test('what the daemon wants a person to look at is a finding, with the commands of this state folder', async (t) => {

@@ -2,7 +2,7 @@
  * What a fetch that runs outside of a sandbox writes, against an agent that moves things about inside of it.
  */
 import assert from 'node:assert/strict';
-import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, realpathSync, symlinkSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, realpathSync, symlinkSync, utimesSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { readEnvironment } from '../../cli/environment.ts';
@@ -73,4 +73,20 @@ test('setup and fetch read nothing of the folder they stand in', async (t) => {
     assert.match(stderr, /^ax: reached\n/);
   }
   assert.equal(existsSync(touched), false);
+});
+
+test('of the folder for long bodies only old bodies, and what a killed command left, are removed', async (t) => {
+  const rig = await scripted(t);
+  const environment = readEnvironment({ stateDir: rig.stateDir });
+  const folder = join(rig.stateDir, 'fetched');
+  mkdirSync(folder, { mode: 0o700 });
+  const old = ID.replace(/.$/, '0');
+  const left = `.ax-${'0'.repeat(16)}.part`;
+  const others = ['notes.txt', `${ID}.bak`, '.ax-mine.part'];
+  for (const name of [old, left, ...others]) {
+    writeFileSync(join(folder, name), 'x');
+    utimesSync(join(folder, name), 1, 1);
+  }
+  await keepWhole(environment, ID, Buffer.from('body'));
+  assert.deepEqual(readdirSync(folder).toSorted(), [ID, ...others].toSorted());
 });

@@ -141,11 +141,7 @@ test('an ax whose state folder an agent could replace gets no rule', (t) => {
   const folder = realpathSync(mkdtempSync(join(tmpdir(), 'ax-place-')));
   t.after(() => rmSync(folder, { recursive: true }));
   const problem = (state: string, workspaces: string[] = [], temporary: string[] = ['/nowhere']): string =>
-    placeProblem(
-      { word: 'ax', path: '/usr/bin/env', files: ['/usr/bin/env'], state: { folder: state, isUsual: false } },
-      workspaces,
-      temporary,
-    ) ?? '';
+    placeProblem({ word: 'ax', path: '/usr/bin/env', files: ['/usr/bin/env'], stateDir: state }, workspaces, temporary) ?? '';
   assert.equal(problem('/usr/none/yet'), '');
   assert.match(problem('/tmp/state', [], ['/tmp']), /^of its state folder: \/tmp\/state lies in \/tmp, where agents may write/);
   assert.match(problem('/srv/w/state', ['/srv/w']), /the workspace of an agent/);

@@ -260,6 +260,14 @@ test('--wait ends with 0 only when the state is reached', async (t) => {
   const lateHuman = await rig.ax(['send', '--to', 'b@hostb', '--wait', 'fetched', '--timeout', '80ms', 'hi']);
   assert.match(lateHuman.stdout, new RegExp(`^deferred {2}${ID}`));
   assert.match(lateHuman.stderr, /^ax: \S+ is deferred, not fetched, after 80 ms; it stays on its way\nfix: .*admin status/);
+  const why = {
+    code: 'grant_missing',
+    message: 'hostb does not allow it: its owner must allow it, on hostb: ax host grant HERE write',
+    at: 0,
+  };
+  rig.answers = { ...rig.answers, 'message.wait': () => ({ ...status, state: 'deferred', reached: false, cause: why }) };
+  const caused = await rig.ax(['send', '--to', 'b@hostb', '--wait', 'accepted', '--timeout', '80ms', 'hi']);
+  assert.match(caused.stderr, /it stays on its way\. Why it waits: hostb does not allow it: .* on hostb: ax host grant HERE write\n/);
 
   rig.answers = {
     ...rig.answers,

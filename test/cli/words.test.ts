@@ -136,6 +136,36 @@ test('help lists what an option takes, works as -h, and its examples are whole',
   }
 });
 
+test('a join says what either host may do at the other, and of one that was paired before that nothing changed; none is sent to look where it may not', async (t) => {
+  let more: object = {};
+  const rig = await scripted(t, { 'host.join': () => ({ host_id: HOST_ID, name: 'hosta', grants: ['read'], ...more }) });
+  const join = async (change: object, ...args: string[]): Promise<string> => {
+    more = change;
+    return (await rig.ax(['host', 'join', '-', ...args], { input: 'ax1-code' })).stdout;
+  };
+  const first = await join({ already_paired: false, granted: ['read', 'write'] });
+  assert.match(
+    first,
+    /^paired with hosta \(.*\); it may read here\nthis host may read, write there, says hosta\nnext: .*agent sessions hosta\n$/,
+  );
+  const again = await join({ already_paired: true, granted: ['read'] });
+  assert.match(again, /^already paired with hosta .*; it may read here; that stays as it was\n/);
+  assert.doesNotMatch(await join({ already_paired: true, granted: ['read'] }, '--grant', 'read'), /stays as it was/);
+  const nothing = await join({ already_paired: false, granted: [] });
+  assert.match(nothing, /this host may nothing there, says hosta\nnext: its owner allows this host something; there: /);
+  assert.doesNotMatch(nothing, /agent sessions/);
+  assert.match(await join({}), /^paired with hosta .*\nnext: .*agent sessions hosta\n$/, 'an older daemon');
+});
+
+test('a daemon that takes the connection and says nothing is given up after 10 s where it has nobody to ask, with where to look', async (t) => {
+  const rig = await scripted(t, { 'host.list': () => new Promise<never>(() => undefined) });
+  const began = performance.now();
+  const { code, stderr } = await rig.ax(['host', 'list']);
+  assert.equal(code, 3);
+  assert.match(stderr, /ax: the daemon gave no answer in 10 s\nfix: \S+ --state-dir \S+ doctor\n$/);
+  assert.ok(performance.now() - began >= 10_000);
+});
+
 test('help for a verb is that of the verb, wherever the word help stands', async (t) => {
   const rig = await scripted(t);
   for (const [args, usage] of [

@@ -165,7 +165,8 @@ test("an owner's read gives the body and changes nothing; a reply to an owner's 
     status['history'].some((row: Json) => row['state'] === 'read_by_owner'),
     true,
   );
-  await b.refused(['messages', 'reply', id, 'thanks'], 'no_reply_address', 1, { env: shellOf(session), cwd: workspace });
+  const nobody = await b.refused(['messages', 'reply', id, 'thanks'], 'no_reply_address', 1, { env: shellOf(session), cwd: workspace });
+  assert.match(String(nobody['fix']), /^write to a session or a folder there, which is listed by: .*agent sessions hosta$/);
   const words = await a.ax(['send', '--host', 'hostb', '--destination-workspace', workspace, '--harness', 'claude', 'x']);
   assert.match(words.stderr, /sent as the owner of this host.*nobody can reply/);
 });

@@ -14,7 +14,8 @@ import type { Target } from './targets.ts';
 const RUNS = Number(process.env['GUIDED_RUNS'] ?? '') || 200_000;
 const SEED = Number(process.env['FUZZ_SEED'] ?? '') || Date.now() % 2 ** 31;
 const SEEDS = join(import.meta.dirname, 'seeds');
-const BATCH = 1000;
+/** Inputs between two looks: few while much is new, more when little is. */
+const BATCHES = { min: 16, max: 4096 } as const;
 /** Kept for a target at most, and the longest of them, bytes: what is kept is part of the project. */
 const MAX_KEPT = 60;
 const MAX_KEPT_BYTES = 4096;
@@ -72,11 +73,14 @@ class Guided {
   async run(count: number, chance: Chance): Promise<void> {
     await this.#batch(this.#pool, false);
     await this.#batch(read(this.#target.name), true);
-    for (let done = 0; done < count; done += BATCH)
-      await this.#batch(
-        Array.from({ length: BATCH }, () => this.#next(chance)),
-        true,
-      );
+    let size: number = BATCHES.min;
+    for (let done = 0; done < count;) {
+      const inputs = Array.from({ length: Math.min(size, count - done) }, () => this.#next(chance));
+      const before = this.#seen.size;
+      await this.#batch(inputs, true);
+      done += inputs.length;
+      size = this.#seen.size === before ? Math.min(BATCHES.max, size * 2) : BATCHES.min;
+    }
   }
 
   #next(chance: Chance): Uint8Array {
@@ -127,7 +131,7 @@ mkdirSync(SEEDS, { recursive: true });
 const share = RUNS / TARGETS.reduce((sum, target) => sum + (target.weight ?? 1), 0);
 let [inputs, kept, reached] = [0, 0, 0];
 for (const target of TARGETS) {
-  const count = Math.ceil((share * (target.weight ?? 1)) / BATCH) * BATCH;
+  const count = Math.ceil(share * (target.weight ?? 1));
   const guided = new Guided(target, mutateBytes, fault);
   await guided.run(count, new Chance(SEED ^ target.name.length));
   const lines = guided.kept.slice(0, MAX_KEPT).map((input) => Buffer.from(input).toString('base64'));

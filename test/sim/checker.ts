@@ -136,7 +136,7 @@ export class Checker implements Watcher {
         (row.local ||
           row.state === 'cancelled' ||
           (answer === 'cancel_requested' &&
-            (row.cancelRequested || row.cause !== null || row.acceptedAt !== null || row.state === 'refused')))
+            (row.cancelRequested || row.cause !== null || row.acceptedAt !== null || row.state === 'refused' || this.#retried.has(id))))
       );
     });
   }
