@@ -8,7 +8,7 @@ DESTDIR ?=
 FORCE ?=
 SIM_SEEDS ?= 20000
 FUZZ_RUNS ?= 1000000
-GUIDED_RUNS ?= 200000
+GUIDED_RUNS ?= 50000
 STORM_MESSAGES ?= 10000
 STORM_KILLS ?= 500
 TEST_TIMEOUT_MS ?= 1200000
@@ -105,7 +105,7 @@ storm: install-deps build ## Sends STORM_MESSAGES=10000 messages under STORM_KIL
 	@STORM_MESSAGES='$(STORM_MESSAGES)' STORM_KILLS='$(STORM_KILLS)' SEED='$(or $(SEED),1)' \
 	  $(NODE) --test --test-timeout=7200000 --test-reporter=./test/reporter.ts test/e2e/survive.test.ts
 
-fuzz: install-deps ## Feeds FUZZ_RUNS=1000000 broken inputs to every parser of foreign bytes, then GUIDED_RUNS=200000 that are led by coverage
+fuzz: install-deps ## Feeds FUZZ_RUNS=1000000 broken inputs to every parser of foreign bytes, then GUIDED_RUNS=50000 that are led by coverage
 	@FUZZ_RUNS='$(FUZZ_RUNS)' $(NODE_TEST) 'test/fuzz/**/*.test.ts'
 	@GUIDED_RUNS='$(GUIDED_RUNS)' $(NODE) test/fuzz/guided.ts
 

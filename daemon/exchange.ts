@@ -202,7 +202,10 @@ export class Exchange {
   }
 
   async #request(host: HostId, request: WireRequest, timeoutMs = REQUEST_TIMEOUT_MS): Promise<Fields> {
-    const { clock, link } = this.#deps;
+    const { clock, link, greeting } = this.#deps;
+    // The link would dial by itself: to a host that was not greeted since, and may have another protocol or not know this one any more.
+    if (request.type !== 'sessions' && !greeting.isReady(host))
+      throw new AxError('unavailable', 'the host is not ready', { details: { sent: false } });
     const bytes = await within(clock, timeoutMs, (signal) => link.request(host, 'wire', encodeRequest(request), signal));
     const answer = readAnswer(bytes);
     if (answer.ok) return answer.fields;

@@ -21,6 +21,7 @@ import { mutateBytes, mutateCbor } from './mutate.ts';
 import { CORPUS, fault, fuzz } from './run.ts';
 import { controlRequests, TARGETS } from './targets.ts';
 
+const SEEDS = join(import.meta.dirname, 'seeds');
 const asked = Number(process.env['FUZZ_RUNS'] ?? '');
 const isLong = Number.isSafeInteger(asked) && asked > 0;
 const runs = isLong ? asked : 20_000;
@@ -41,6 +42,15 @@ test('every input that was ever found wanting is taken now', async () => {
     const target = TARGETS.find((one) => one.name === file.slice(0, file.indexOf('.')));
     assert.ok(target !== undefined, `${file} names no target`);
     assert.equal(await fault(target, fromHex(readFileSync(join(CORPUS, file), 'utf8').replaceAll(/\s/g, ''))), undefined, file);
+  }
+});
+
+test('every input that once reached something new is taken, whatever it holds', async () => {
+  for (const file of readdirSync(SEEDS)) {
+    const target = TARGETS.find((one) => `${one.name}.txt` === file);
+    assert.ok(target !== undefined, `${file} names no target`);
+    for (const line of readFileSync(join(SEEDS, file), 'utf8').split('\n'))
+      assert.equal(await fault(target, new Uint8Array(Buffer.from(line, 'base64'))), undefined, `${file}: ${line}`);
   }
 });
 

@@ -11,7 +11,7 @@ import { join } from 'node:path';
 import { Chance } from './chance.ts';
 import type { Target } from './targets.ts';
 
-const RUNS = Number(process.env['GUIDED_RUNS'] ?? '') || 200_000;
+const RUNS = Number(process.env['GUIDED_RUNS'] ?? '') || 50_000;
 const SEED = Number(process.env['FUZZ_SEED'] ?? '') || Date.now() % 2 ** 31;
 const SEEDS = join(import.meta.dirname, 'seeds');
 /** Inputs between two looks: few while much is new, more when little is. */

@@ -6,6 +6,7 @@
  */
 import type { Notice, Session } from '../../daemon/harness/harness.ts';
 import type { LogFields } from '../../daemon/log.ts';
+import type { Sent } from '../../daemon/sent-row.ts';
 import type { Table } from '../../daemon/store/store.ts';
 import type { FetchedMessage } from '../../protocol/control.ts';
 import { sha256 } from '../../protocol/hashtree.ts';
@@ -127,17 +128,15 @@ export class Checker implements Watcher {
     this.#promise(host, `the pickup of ${id} was confirmed, so it is durable`, (disk) => disk.received(sender, id)?.state === 'fetched');
   }
 
-  /** `cancelled` or `cancel_requested` was answered. */
+  /** `cancelled` or `cancel_requested` was answered. What was requested lapses when its host is removed, and when its owner has it tried again. */
   cancelReturned(host: Host, id: string, answer: string): void {
+    const isOver = (row: Sent, disk: Disk): boolean =>
+      row.cause !== null || row.acceptedAt !== null || row.state === 'refused' || this.#retried.has(id) || disk.wasRemoved(row.host);
     this.#promise(host, `a cancel of ${id} was answered ${answer}, so it is durable`, (disk) => {
       const row = disk.sent(id);
-      return (
-        row !== undefined &&
-        (row.local ||
-          row.state === 'cancelled' ||
-          (answer === 'cancel_requested' &&
-            (row.cancelRequested || row.cause !== null || row.acceptedAt !== null || row.state === 'refused' || this.#retried.has(id))))
-      );
+      if (row === undefined) return false;
+      if (row.local || row.state === 'cancelled') return true;
+      return answer === 'cancel_requested' && (row.cancelRequested || isOver(row, disk));
     });
   }
 

@@ -55,6 +55,11 @@ export class Disk {
     return entries.map((entry) => unpack<Event>(entry.value));
   }
 
+  /** A host was removed here at some time; it may have been added again. */
+  wasRemoved(host: string): boolean {
+    return this.events().some((event) => event.type === 'host.removed' && event.hostId === host);
+  }
+
   count(table: Table, start: string): number {
     return this.#image?.get(table)?.keys({ start, end: `${start}\uffff` }).length ?? 0;
   }

@@ -4,7 +4,7 @@ import { test } from 'node:test';
 import type { AdminStatus, MessageRow } from '../../protocol/control.ts';
 import { AxError } from '../../protocol/errors.ts';
 import { PEER_PROTOCOL } from '../../protocol/version.ts';
-import { attached, inWorld } from './bed.ts';
+import { attached, inWorld, seeds } from './bed.ts';
 import type { Bed } from './bed.ts';
 import type { Host } from './fleet.ts';
 
@@ -104,6 +104,23 @@ for (const by of [1, -1])
       await bed.until(a, id, 'accepted');
     });
   });
+
+test('what was about to leave when its host went away waits for a greeting, whatever answers there then', async () => {
+  for (const seed of seeds(12))
+    await inWorld(seed, async (bed) => {
+      const { a, b, fleet, world } = bed;
+      const sends = Array.from({ length: 6 }, (_, n) => bed.send(a, b, `k${n}`));
+      await fleet.sleep(world.between(0, 40));
+      fleet.crash(b);
+      fleet.network.reset(a.id, b.id);
+      b.machine.protocol = { min: PEER_PROTOCOL.min + 1, max: PEER_PROTOCOL.max + 1 };
+      await fleet.boot(b);
+      await fleet.sleep(10_000);
+      b.machine.protocol = PEER_PROTOCOL;
+      await restart(bed, b);
+      for (const id of await Promise.all(sends)) await bed.until(a, id, 'accepted');
+    });
+});
 
 test('a disk that fails under the receiver: nothing is acknowledged, it says so, and after a restart everything arrives once', async () => {
   await inWorld(405, async (bed) => {

@@ -55,6 +55,7 @@ export function unsettled(fleet: Fleet, checker: Checker): string[] {
       if (row.cancelRequested && known(host, to, disks)) found.push(`${host.name} ${row.id} is ${row.state}, cancel_requested`);
     }
     for (const row of disk.allReceived()) {
+      if (!RECEIVER_ENDS.has(row.state) && row.expires <= fleet.times(host).ran) found.push(`${host.name} ${row.id} is due to expire`);
       if (!RECEIVER_ENDS.has(row.state) && isReadable(fleet, host, row, disk))
         found.push(`${host.name} ${row.id} is ${row.state}, unread (${row.notice?.outcome ?? 'no notice'})`);
     }
