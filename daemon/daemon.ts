@@ -150,6 +150,7 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     events,
     naming,
     greeting,
+    onPaired: () => notifier.wakeAll(),
   });
   const onGrants = (host: HostId): void => {
     exchange.grantsChanged(host);

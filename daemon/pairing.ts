@@ -46,6 +46,8 @@ export interface PairingDeps {
   readonly events: Events;
   readonly naming: Naming;
   readonly greeting: Greeting;
+  /** A host may do here what it could not do before: what it left unread may be told of. */
+  readonly onPaired: () => void;
 }
 
 interface Code {
@@ -323,6 +325,7 @@ export class Pairing {
     if (inviteId !== undefined) greeting.expect(peer.hostId);
     else if (greeting.view(peer.hostId).connected) void greeting.greet(peer.hostId);
     else this.#deps.link.nudge(peer.hostId);
+    this.#deps.onPaired();
     return peer;
   }
 }

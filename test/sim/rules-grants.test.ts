@@ -77,6 +77,21 @@ test('a right that is taken back counts at once on the open connection: the next
   });
 });
 
+test('what a host left unread before it was removed is told of once it is paired again', async () => {
+  await inWorld(77, async (bed) => {
+    const { a, b, fleet } = bed;
+    const id = await bed.send(a, b, 'k');
+    await bed.until(a, id, 'accepted');
+    await fleet.call(b, 'host.remove', { host: a.name });
+    const session = b.agents.add({ workspace: '/alpha' });
+    await fleet.sleep(60_000);
+    assert.equal(session.received.length, 0);
+    await fleet.call(b, 'host.add', { name: a.name, address: `${fleet.network.addressOf(a.id)}/p2p/${a.id}` });
+    await fleet.sleep(10_000);
+    assert.ok(session.received.length > 0, 'it is told without waiting for something else to happen there');
+  });
+});
+
 test('a grant for one workspace lets messages into that one only, and lists the sessions of that one only', async () => {
   await inWorld(
     74,
