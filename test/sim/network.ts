@@ -9,6 +9,7 @@
 import { AxError } from '../../protocol/errors.ts';
 import type { HostId } from '../../protocol/ids.ts';
 import type { Channel, Link } from '../../daemon/link/link.ts';
+import { readAnswer } from '../../protocol/wire.ts';
 import { SimLink } from './simlink.ts';
 import type { World } from './world.ts';
 
@@ -176,11 +177,12 @@ export class SimNetwork {
     }
     const twice = this.world.chance(this.faults.duplicate);
     if (twice) this.counts.duplicates += 1;
-    for (let copy = 0; copy < (twice ? 2 : 1); copy++) {
+    const copies = { left: twice ? 2 : 1, isTaken: false };
+    for (let copy = copies.left; copy > 0; copy--) {
       // A copy that was in the receiver's hands when the connection broke is still acted on; one on its way is not.
       const arrivesAnyway = this.world.chance(0.5);
       this.world.after(this.delayMs(), () => {
-        if (wire.open || arrivesAnyway) this.#deliver(wire, flight);
+        if (wire.open || arrivesAnyway) this.#deliver(wire, flight, copies);
       });
     }
   }
@@ -219,12 +221,19 @@ export class SimNetwork {
     return link.knows(peer) || this.wiresOf(link).filter((wire) => !link.knows(this.farEnd(wire, link).hostId)).length < MAX_STRANGERS;
   }
 
-  #deliver(wire: Wire, flight: Flight): void {
+  #deliver(wire: Wire, flight: Flight, copies: { left: number; isTaken: boolean }): void {
     const { from, to } = flight;
     if (this.#cuts.has(`${from.hostId}>${to.hostId}`) || !to.isRunning) return;
     this.counts.delivered += 1;
     to.receive(from.hostId, flight.channel, this.#perhapsMutated(flight.bytes)).then(
-      (answer) => this.#answer(wire, flight, answer),
+      (answer) => {
+        copies.left--;
+        const isRefused = flight.channel === 'wire' && isRefusal(answer);
+        copies.isTaken ||= !isRefused;
+        // A real connection carries a request once. A second copy is there to find what is not proof against one; a refusal is told
+        // only when no copy was taken or can be any more, as of a request that was carried once.
+        if (!isRefused || (copies.left === 0 && !copies.isTaken)) this.#answer(wire, flight, answer);
+      },
       (error: unknown) => {
         if (!to.isRunning) return;
         if (!(error instanceof AxError) || !VIOLATIONS.has(error.code)) return void this.world.faults.push(error);
@@ -276,3 +285,13 @@ export class SimNetwork {
 
 const ended = (): AxError => new AxError('unavailable', 'the connection to the peer ended', { details: { sent: true } });
 const short = (id: HostId): string => id.slice(-6);
+
+/** Is this the answer "no" of a daemon? Tests of the network alone answer with any bytes. */
+function isRefusal(answer: Uint8Array): boolean {
+  try {
+    return !readAnswer(answer).ok;
+  } catch (error) {
+    if (error instanceof AxError) return false;
+    throw error;
+  }
+}
