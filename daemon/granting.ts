@@ -9,13 +9,13 @@ import type { GrantRow, HostGrants } from '../protocol/control.ts';
 import { AxError } from '../protocol/errors.ts';
 import { MAX_GRANT_MS } from '../protocol/limits.ts';
 import { parseWorkspace } from '../protocol/paths.ts';
+import { DEFAULT_GRANTS, GRANT_ACTIONS } from '../protocol/states.ts';
 import type { GrantAction } from '../protocol/states.ts';
 import type { Clock } from './clock/clock.ts';
 import type { Events } from './events.ts';
 import type { Files } from './files/files.ts';
 import type { HostId } from '../protocol/ids.ts';
 import type { Naming } from './naming.ts';
-import { parseGrants } from './pairing.ts';
 import type { GrantRule, Peer, Peers } from './peers.ts';
 import type { Store } from './store/store.ts';
 
@@ -110,4 +110,14 @@ function warningsOf(peer: Peer, peers: Peers): string[] {
 
 function isNothing(value: unknown): value is undefined | null {
   return value === undefined || value === null;
+}
+
+/** Actions a host's owner allows; what a pairing gives when nothing is said. */
+export function parseGrants(value: unknown): readonly GrantAction[] {
+  if (value === undefined || value === null) return DEFAULT_GRANTS;
+  const known: readonly string[] = GRANT_ACTIONS;
+  if (!Array.isArray(value) || value.length > 16 || value.some((action) => typeof action !== 'string' || !known.includes(action))) {
+    throw new AxError('invalid_argument', `grants are some of ${GRANT_ACTIONS.join(', ')}`);
+  }
+  return [...new Set(value as GrantAction[])];
 }

@@ -13,13 +13,14 @@ import { parseHostId } from '../protocol/identity.ts';
 import { nameFrom, parseName } from '../protocol/ids.ts';
 import type { HostId } from '../protocol/ids.ts';
 import { DEFAULT_INVITE_TTL_MS, MAX_INVITE_TTL_MS, REQUEST_TIMEOUT_MS, USUAL_PORT } from '../protocol/limits.ts';
-import { DEFAULT_GRANTS, GRANT_ACTIONS } from '../protocol/states.ts';
+import { GRANT_ACTIONS } from '../protocol/states.ts';
 import type { GrantAction } from '../protocol/states.ts';
 import { encodeRequest, encodeResult, readAnswer, readPaired } from '../protocol/wire.ts';
 import type { PairRequest } from '../protocol/wire.ts';
 import type { Clock, Random } from './clock/clock.ts';
 import { within } from './clock/within.ts';
 import type { Events } from './events.ts';
+import { parseGrants } from './granting.ts';
 import type { Greeting } from './greeting.ts';
 import type { Link } from './link/link.ts';
 import type { Log } from './log.ts';
@@ -369,16 +370,6 @@ function requireSameName(known: Peer, name: string): void {
 
 function isNothing(value: unknown): value is undefined | null {
   return value === undefined || value === null;
-}
-
-/** Actions a host's owner allows; what a pairing gives when nothing is said. */
-export function parseGrants(value: unknown): readonly GrantAction[] {
-  if (value === undefined || value === null) return DEFAULT_GRANTS;
-  const known: readonly string[] = GRANT_ACTIONS;
-  if (!Array.isArray(value) || value.length > 16 || value.some((action) => typeof action !== 'string' || !known.includes(action))) {
-    throw new AxError('invalid_argument', `grants are some of ${GRANT_ACTIONS.join(', ')}`);
-  }
-  return [...new Set(value as GrantAction[])];
 }
 
 /** A foreign address, when it is one this build can dial. */

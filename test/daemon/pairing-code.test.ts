@@ -4,7 +4,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { parseGrants, readCode } from '../../daemon/pairing.ts';
+import { parseGrants } from '../../daemon/granting.ts';
+import { readCode } from '../../daemon/pairing.ts';
 import { encode } from '../../protocol/codec.ts';
 import { DEFAULT_GRANTS, GRANT_ACTIONS } from '../../protocol/states.ts';
 import { BOB, counted, refusal } from '../protocol/sample.ts';
