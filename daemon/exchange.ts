@@ -103,8 +103,24 @@ export class Exchange {
   ready(host: HostId): void {
     this.#lane(host).clear();
     this.wake(host);
-    void this.#askProgress(host).catch((error: unknown) =>
-      this.#deps.log.debug('progress not asked', { host, code: toAxError(error).code }),
+    this.#catchUp(host);
+  }
+
+  /** Asks after what is open there until that is answered: of what ended while this host was not known there nothing else ever tells. */
+  #catchUp(host: HostId): void {
+    const { greeting, clock, log } = this.#deps;
+    const lane = this.#lane(host);
+    if (lane.isCatchingUp || this.#stopped || !greeting.isReady(host)) return;
+    lane.isCatchingUp = true;
+    this.#askProgress(host).then(
+      () => void (lane.isCatchingUp = false),
+      (error: unknown) => {
+        log.debug('progress not asked', { host, code: toAxError(error).code });
+        clock.after(ASKED_RETRY_MS, () => {
+          lane.isCatchingUp = false;
+          this.#catchUp(host);
+        });
+      },
     );
   }
 

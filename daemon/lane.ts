@@ -71,6 +71,8 @@ export class Lane {
   /** Monotonic ms of the last retry that the other host asked for, and what cancels one that is due already. */
   retriedAt = Number.NEGATIVE_INFINITY;
   cancelRetry: (() => void) | undefined;
+  /** The host is being asked after what is open there. */
+  isCatchingUp = false;
   /** What is on its way, and to which workspace. */
   readonly inFlight = new Map<MessageId, string>();
   /** Entries of which no copy can be on its way: every attempt so far, all in this life, was answered or never left. */

@@ -255,7 +255,7 @@ export class Pairing {
       }
       for (const row of open) {
         const ended = outbox.abandon(tx, row.id);
-        if (ended !== undefined)
+        if (ended !== undefined && ended.state !== row.state)
           events.add(tx, {
             type: ended.state === 'cancelled' ? 'message.cancelled' : 'message.expired',
             messageId: row.id,

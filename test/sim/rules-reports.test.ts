@@ -4,7 +4,7 @@ import { test } from 'node:test';
 import type { AdminStatus, MessageRow } from '../../protocol/control.ts';
 import { AxError } from '../../protocol/errors.ts';
 import { PEER_PROTOCOL } from '../../protocol/version.ts';
-import { attached, inWorld, seeds } from './bed.ts';
+import { attached, holdAnswer, inWorld, seeds } from './bed.ts';
 import type { Bed } from './bed.ts';
 import type { Host } from './fleet.ts';
 
@@ -175,4 +175,54 @@ test('a message for which there is no room keeps none behind it waiting, also wh
     },
     { limits: { waitingBytes: 1000, messageBurst: 2, messagesPerMinute: 6 } },
   );
+});
+
+test('a sender that missed how its message ended, being a stranger there then, asks until it is told, also over a bad network', async () => {
+  for (const seed of seeds(12))
+    await inWorld(seed, async (bed) => {
+      const { a, b, fleet, checker } = bed;
+      const ask = {
+        key: 'k',
+        from: a,
+        to: b,
+        workspace: '/alpha',
+        body: new Uint8Array(Buffer.from('k|')),
+        id: undefined,
+        retentionMs: 5000,
+      };
+      checker.asked(ask);
+      const params = { host: b.name, harness: 'claude', workspace: '/alpha', body: ask.body, request_id: 'k', retention_ms: 5000 };
+      const id = String((await fleet.call(a, 'message.send', params))['message_id']);
+      checker.sendReturned(ask, id);
+      await bed.until(a, id, 'accepted');
+      await fleet.call(b, 'host.remove', { host: a.name });
+      await fleet.sleep(60_000);
+      const address = `${fleet.network.addressOf(a.id)}/p2p/${a.id}`;
+      await fleet.call(b, 'host.add', { name: a.name, address });
+      Object.assign(fleet.network.faults, { loseRequest: 0.6 });
+      await fleet.sleep(30_000);
+      Object.assign(fleet.network.faults, { loseRequest: 0 });
+      await bed.until(a, id, 'expired');
+    });
+});
+
+test('a message that had expired with its cancel unanswered expires once in the log, also when its host is removed then', async () => {
+  await inWorld(409, async (bed) => {
+    const { a, b, fleet } = bed;
+    holdAnswer(bed, 60_000);
+    const params = { host: b.name, harness: 'claude', workspace: '/alpha', body: new Uint8Array(Buffer.from('k|body')), deadline_ms: 5000 };
+    bed.checker.asked({ key: 'k', from: a, to: b, workspace: '/alpha', body: params.body, id: undefined, deadlineMs: 5000 });
+    const id = String((await fleet.call(a, 'message.send', { ...params, request_id: 'k' }))['message_id']);
+    await fleet.sleep(100);
+    fleet.crash(b);
+    await fleet.call(a, 'admin.cancel', { id });
+    await bed.until(a, id, 'expired');
+    await fleet.call(a, 'host.remove', { host: b.name, cancel_pending: true });
+    const { events } = await fleet.call(a, 'admin.events', { since: 0, limit: 500 });
+    const ends = (events as { type: string; message_id: string | null }[]).filter(
+      (one) => one.message_id === id && one.type === 'message.expired',
+    );
+    assert.equal(ends.length, 1);
+    await fleet.boot(b);
+  });
 });
