@@ -79,7 +79,10 @@ test('one thread writes to another across hosts, and the answer comes back to th
   const since = codexB.events.length;
   const reply = `${LAUNCHER} --format json messages reply ${sent['message_id']} pong`;
   await codexB.send({ cmd: 'run', thread: there.thread, command: reply });
-  const replied = await codexB.next('ran', since);
+  // The fetch that made it `fetched` may end after that: what is waited for is the reply's own end.
+  const isReply = (event: (typeof codexB.events)[number]): boolean => event.event === 'ran' && event.command === reply;
+  const replied = await codexB.until(isReply, since);
+  assert.ok(replied.event === 'ran');
   assert.equal(replied.exit, 0, `${replied.stdout}${replied.stderr}`);
   const back = String(JSON.parse(replied.stdout)['message_id']);
   await b.untilStatus(back, { state: 'fetched' });
