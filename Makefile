@@ -11,7 +11,7 @@ FUZZ_RUNS ?= 1000000
 GUIDED_RUNS ?= 50000
 STORM_MESSAGES ?= 10000
 STORM_KILLS ?= 500
-TEST_TIMEOUT_MS ?= 1200000
+TEST_TIMEOUT_MS ?= 600000
 # What an installed ax may run on, the first that is new enough. Never what a PATH finds: that may be a folder which an agent fills.
 SYSTEM_NODES ?= /usr/local/bin/node /usr/bin/node /opt/homebrew/bin/node
 

@@ -3,8 +3,10 @@
  *
  * Owns what counts as started and stopped for a person. `stop` uses only the frozen methods, so that any ax can stop any daemon.
  */
-import { createReadStream, statSync, watchFile, unwatchFile } from 'node:fs';
+import { statSync } from 'node:fs';
+import { open } from 'node:fs/promises';
 import { constants } from 'node:os';
+import { setTimeout as delay } from 'node:timers/promises';
 import type { Command } from 'commander';
 import { parseListenAddress } from '../../protocol/address.ts';
 import type { DaemonStatus } from '../../protocol/control.ts';
@@ -32,6 +34,9 @@ import { note, printOut, rowsOf, span, visible, visibleLines } from '../output.t
 import { awaiting } from '../wait.ts';
 import { addBackup } from './backup.ts';
 import { addService } from './service.ts';
+
+/** How often a followed log is looked at, in milliseconds. */
+const FOLLOW_MS = 200;
 
 export function addDaemon(root: Command): void {
   const daemon = noun(root, 'daemon', 'The process that holds the messages of this host', 'ax daemon start');
@@ -190,43 +195,34 @@ async function printStatus(run: Run, word: string): Promise<void> {
 /** The log as it stands, and with -f what is added, also past a turning over. */
 async function showLogs(run: Run): Promise<void> {
   const path = logPath(run.environment);
-  if (sizeOf(path) === undefined) {
+  if (statSync(path, { throwIfNoEntry: false }) === undefined) {
     throw new AxError('not_found', `there is no log at ${path}; a daemon that runs in the foreground writes its log on its own stderr`, {
       fix: axCommand(run.environment.ax, 'daemon', 'start'),
     });
   }
-  let at = await copyFrom(path, 0);
+  let { file, at } = await copyFrom(path, 0);
   if (run.options['follow'] !== true) return;
-  for (;;) {
-    const length = await untilChanged(path, at);
-    at = await copyFrom(path, length < at ? 0 : at);
-    if (process.stdout.destroyed) return;
+  // Asked each time: a watch misses what changes while it is being set up.
+  while (!process.stdout.destroyed) {
+    const now = statSync(path, { throwIfNoEntry: false });
+    if (now === undefined || (now.ino === file && now.size === at)) {
+      await delay(FOLLOW_MS);
+      continue;
+    }
+    ({ file, at } = await copyFrom(path, now.ino === file && now.size > at ? at : 0));
   }
 }
 
-function sizeOf(path: string): number | undefined {
-  return statSync(path, { throwIfNoEntry: false })?.size;
-}
-
-async function copyFrom(path: string, start: number): Promise<number> {
+/** Writes what the file holds from `start` on; says which file that was and where it ended. */
+async function copyFrom(path: string, start: number): Promise<{ file: number; at: number }> {
   let at = start;
   const decoder = new TextDecoder();
-  const source = createReadStream(path, { start });
-  for await (const chunk of source as AsyncIterable<Buffer>) {
+  await using handle = await open(path);
+  const { ino: file } = await handle.stat();
+  for await (const chunk of handle.createReadStream({ start, autoClose: false }) as AsyncIterable<Buffer>) {
     at += chunk.length;
     await printOut(process.stdout.isTTY ? visibleLines(decoder.decode(chunk, { stream: true })) : chunk);
     if (process.stdout.destroyed) break;
   }
-  return at;
-}
-
-async function untilChanged(path: string, seen: number): Promise<number> {
-  const changed = new Promise<number>((resolve) => {
-    watchFile(path, { interval: 200 }, (now) => {
-      if (now.size !== seen) resolve(now.size);
-    });
-    const already = sizeOf(path);
-    if (already !== undefined && already !== seen) resolve(already);
-  });
-  return changed.finally(() => unwatchFile(path));
+  return { file, at };
 }

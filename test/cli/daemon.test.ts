@@ -11,6 +11,7 @@ import {
   mkdirSync,
   mkdtempSync,
   readFileSync,
+  renameSync,
   rmSync,
   statSync,
   symlinkSync,
@@ -206,6 +207,9 @@ test('logs -f goes on as the log grows and starts over when it was turned over',
   assert.equal(await read(), 'two\n');
   writeFileSync(path, 'new\n');
   assert.equal(await read(), 'new\n');
+  renameSync(path, `${path}.1`);
+  writeFileSync(path, 'a new file that is longer\n');
+  assert.equal(await read(), 'a new file that is longer\n');
   child.kill('SIGKILL');
   await once(child, 'close');
 });

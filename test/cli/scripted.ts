@@ -5,6 +5,7 @@
  */
 import { spawn } from 'node:child_process';
 import type { ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
 import { mkdirSync, mkdtempSync, realpathSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -89,6 +90,8 @@ export class Scripted {
       cwd: options.cwd ?? this.workspace,
       stdio: ['pipe', 'pipe', 'pipe'],
     });
+    // So that a test that fails between start and end does not wait for its command for ever.
+    this.ends.unshift(() => endOf(child));
     child.stdin?.on('error', () => child.stdin?.destroy());
     child.stdin?.end(options.input ?? '');
     return child;
@@ -115,6 +118,13 @@ export async function outcomeOf(child: ChildProcess): Promise<Outcome> {
     child.once('close', resolve);
   });
   return { code, stdout: Buffer.concat(out).toString('utf8'), stderr: Buffer.concat(err).toString('utf8') };
+}
+
+async function endOf(child: ChildProcess): Promise<void> {
+  if (child.exitCode !== null || child.signalCode !== null || child.pid === undefined) return;
+  const gone = once(child, 'exit');
+  child.kill('SIGKILL');
+  await gone;
 }
 
 /** Without `answers` no daemon listens. */
