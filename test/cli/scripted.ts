@@ -53,6 +53,7 @@ export class Scripted {
   answers: Answers = {};
   /** Run before the folder is removed. */
   readonly ends: (() => Promise<unknown>)[] = [];
+  readonly #children = new Set<ChildProcess>();
 
   constructor(folder: string) {
     this.folder = folder;
@@ -90,8 +91,8 @@ export class Scripted {
       cwd: options.cwd ?? this.workspace,
       stdio: ['pipe', 'pipe', 'pipe'],
     });
-    // So that a test that fails between start and end does not wait for its command for ever.
-    this.ends.unshift(() => endOf(child));
+    this.#children.add(child);
+    child.once('exit', () => this.#children.delete(child));
     child.stdin?.on('error', () => child.stdin?.destroy());
     child.stdin?.end(options.input ?? '');
     return child;
@@ -99,6 +100,16 @@ export class Scripted {
 
   async ax(args: readonly string[], options: RunOptions = {}): Promise<Outcome> {
     return outcomeOf(this.start(args, options));
+  }
+
+  /** So that a test that fails between a start and its end does not wait for its command for ever. */
+  async endChildren(): Promise<void> {
+    for (const child of this.#children) {
+      if (child.pid === undefined) continue; // it could not be started
+      const gone = once(child, 'exit');
+      child.kill('SIGKILL');
+      await gone;
+    }
   }
 
   /** Runs with --format json and gives the one object on stdout. */
@@ -120,18 +131,12 @@ export async function outcomeOf(child: ChildProcess): Promise<Outcome> {
   return { code, stdout: Buffer.concat(out).toString('utf8'), stderr: Buffer.concat(err).toString('utf8') };
 }
 
-async function endOf(child: ChildProcess): Promise<void> {
-  if (child.exitCode !== null || child.signalCode !== null || child.pid === undefined) return;
-  const gone = once(child, 'exit');
-  child.kill('SIGKILL');
-  await gone;
-}
-
 /** Without `answers` no daemon listens. */
 export async function scripted(t: TestContext, answers?: Answers): Promise<Scripted> {
   const folder = realpathSync(mkdtempSync(join(tmpdir(), 'ax-cli-')));
   const rig = new Scripted(folder);
   t.after(async () => {
+    await rig.endChildren();
     for (const end of rig.ends) await end();
     rmSync(folder, { recursive: true });
   });
