@@ -12,7 +12,7 @@ import type { HostKey } from '../protocol/identity.ts';
 import type { HostId, MessageId } from '../protocol/ids.ts';
 import { DEFAULT_RETENTION_MS, MAX_RETENTION_MS } from '../protocol/limits.ts';
 import { isNoticeSafe } from '../protocol/paths.ts';
-import { readCancel, signReceipt } from '../protocol/receipt.ts';
+import { readCancel, receiptPayload, RECEIPT_CONTEXT } from '../protocol/receipt.ts';
 import type { SealKeys } from '../protocol/seal.ts';
 import type { ReceiptOutcome } from '../protocol/states.ts';
 import { encodeResult } from '../protocol/wire.ts';
@@ -26,6 +26,7 @@ import type { Received } from './received-row.ts';
 import type { Peers } from './peers.ts';
 import type { Rates } from './rates.ts';
 import type { Refusals } from './refusals.ts';
+import { GroupSigner } from './signing.ts';
 import type { Store, StoreReader } from './store/store.ts';
 
 const NO_WRITE = 'that host may not write here';
@@ -55,8 +56,11 @@ export interface AdmissionDeps {
 export class Admission {
   readonly #deps: AdmissionDeps;
 
+  readonly #signer: GroupSigner;
+
   constructor(deps: AdmissionDeps) {
     this.#deps = deps;
+    this.#signer = new GroupSigner(deps.key, RECEIPT_CONTEXT);
   }
 
   /** Takes a message; the answer is the signed receipt, after the flush. AxError as lifecycle.md, section 6. */
@@ -143,33 +147,33 @@ export class Admission {
     throw new AxError('grant_missing', NO_WRITE);
   }
 
-  #answer(
+  async #answer(
     outcome: ReceiptOutcome,
     sender: HostId,
     id: MessageId,
     digest: Uint8Array,
     row: Received | undefined,
     liveSession = false,
-  ): Uint8Array {
+  ): Promise<Uint8Array> {
     const state = row?.state ?? (outcome === 'cancelled' ? 'cancelled' : outcome === 'expired' ? 'expired' : 'awaiting_setup');
     const at =
       outcome === 'accepted' ? (row?.receivedAt ?? this.#deps.clock.now()) : (row?.fetchedAt ?? row?.handedOutAt ?? this.#deps.clock.now());
-    return encodeResult({
-      receipt: signedValue(
-        signReceipt(this.#deps.key, {
-          outcome,
-          id,
-          digest,
-          sender,
-          at,
-          state,
-          storedAs: row?.storedAs ?? 'message',
-          liveSession,
-          certain: row?.state === 'fetched',
-          ...(outcome === 'accepted' && this.#isQuiet(row) ? { noticeReason: 'quiet' } : {}),
-        }),
-      ),
-    });
+    const signed = this.#signer.enlist(
+      receiptPayload(this.#deps.key.hostId, {
+        outcome,
+        id,
+        digest,
+        sender,
+        at,
+        state,
+        storedAs: row?.storedAs ?? 'message',
+        liveSession,
+        certain: row?.state === 'fetched',
+        ...(outcome === 'accepted' && this.#isQuiet(row) ? { noticeReason: 'quiet' } : {}),
+      }),
+    );
+    await Promise.resolve(); // the others of the same commit make theirs in this turn too
+    return encodeResult({ receipt: signedValue(signed()) });
   }
 
   /** Is it sure already that no session is told of this, since the agent is quiet? */

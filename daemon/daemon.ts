@@ -253,7 +253,7 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     quietMs,
     mayLeaveNow: (host) => exchange.mayLeaveNow(host),
     isPaired: (host, reader) => peers.get(host, reader) !== undefined,
-    onQueued: (host, id) => exchange.wake(host, id),
+    onQueued: (row) => exchange.wake(row.host, row),
     onReceived,
   });
   const retention = new Retention({ store, clock, log, key, uptime, outbox, inbox, receipts, peers, notices, events, onReceipt });

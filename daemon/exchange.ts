@@ -36,6 +36,7 @@ import type { Peers } from './peers.ts';
 import { ProgressNews } from './progress.ts';
 import type { Receipts } from './receipts.ts';
 import type { Refusals } from './refusals.ts';
+import type { Sent } from './sent-row.ts';
 import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
 
 export interface ExchangeDeps {
@@ -131,10 +132,11 @@ export class Exchange {
     return this.#deps.outbox.countOpen(host) < FORWARD_WINDOW;
   }
 
-  /** Something may wait for this host. `fresh` names a new entry, of which nothing has left yet. */
-  wake(host: HostId, fresh?: MessageId): void {
+  /** Something may wait for this host. `fresh` is a new entry as it is durable, of which nothing has left yet. */
+  wake(host: HostId, fresh?: Sent): void {
     const lane = this.#lane(host);
-    if (fresh !== undefined) lane.untouched.add(fresh);
+    if (fresh !== undefined) lane.untouched.add(fresh.id);
+    if (fresh?.state === 'forwarding') lane.fresh.push(fresh);
     lane.again = true;
     if (lane.running || this.#stopped) return;
     lane.running = true;

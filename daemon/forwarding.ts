@@ -46,7 +46,9 @@ export class Forwarding {
   /** Lets the oldest entries leave, as many as the window has room for. Resolves when they are on their way. */
   async push(host: HostId, lane: Lane): Promise<void> {
     const { outbox, store, events } = this.#deps;
-    if (this.#due(host, lane, store).length === 0) return;
+    this.#pushFresh(host, lane);
+    // All that is open is on its way; should some of that have ended just now, the end of its attempt looks again.
+    if (outbox.countOpen(host) <= lane.inFlight.size || this.#due(host, lane, store).length === 0) return;
     const picked = await store.write((tx) => {
       const due = this.#due(host, lane, tx);
       for (const row of due) if (!row.uncertain) lane.untouched.add(row.id);
@@ -54,13 +56,25 @@ export class Forwarding {
         if (row.cause === null) events.add(tx, { type: 'message.forwarding', messageId: row.id, hostId: host, state: row.state });
       return due;
     });
-    for (const row of picked) {
-      lane.inFlight.set(row.id, row.to.workspace);
-      void this.#attempt(host, lane, row.id).finally(() => {
-        lane.inFlight.delete(row.id);
-        this.#deps.onEnd(host);
-      });
+    for (const row of picked) this.#leave(host, lane, row);
+  }
+
+  /** New entries were stored as on their way (`forwarding`, `uncertain`), and that is durable: they leave without another write. */
+  #pushFresh(host: HostId, lane: Lane): void {
+    while (lane.fresh.length > 0 && lane.inFlight.size < FORWARD_WINDOW) {
+      const row = lane.fresh.shift()!;
+      const { workspace } = row.to;
+      // What is held meanwhile is found again with all that is open.
+      if (lane.isDue(row.id, workspace) && lane.roomFor(workspace) > 0 && row.deadline > this.#deps.running()) this.#leave(host, lane, row);
     }
+  }
+
+  #leave(host: HostId, lane: Lane, row: Sent): void {
+    lane.inFlight.set(row.id, row.to.workspace);
+    void this.#attempt(host, lane, row.id).finally(() => {
+      lane.inFlight.delete(row.id);
+      this.#deps.onEnd(host);
+    });
   }
 
   /** The host does not know this one: everything that waits for it says so, once. */

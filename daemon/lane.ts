@@ -10,6 +10,7 @@
 import type { MessageId } from '../protocol/ids.ts';
 import { FORWARD_WINDOW, RETRY_CAP_MS, RETRY_FIRST_MS } from '../protocol/limits.ts';
 import type { Clock } from './clock/clock.ts';
+import type { Sent } from './sent-row.ts';
 
 /** A growing pause. Many failures within one pause make one. */
 export class Pause {
@@ -75,6 +76,8 @@ export class Lane {
   isCatchingUp = false;
   /** What is on its way, and to which workspace. */
   readonly inFlight = new Map<MessageId, string>();
+  /** New entries that are durable as on their way and have not left yet, oldest first. */
+  readonly fresh: Sent[] = [];
   /** Entries of which no copy can be on its way: every attempt so far, all in this life, was answered or never left. */
   readonly untouched = new Set<MessageId>();
   /** The host fails. */

@@ -7,8 +7,8 @@
  */
 import type { Destination, ReplyAddress } from '../protocol/address.ts';
 import type { QueuedMessage } from '../protocol/control.ts';
-import { SEAL_RANDOM_BYTES, sealMessage } from '../protocol/envelope.ts';
-import type { Headers, SealedMessage } from '../protocol/envelope.ts';
+import { ENVELOPE_CONTEXT, SEAL_RANDOM_BYTES, sealEnvelope } from '../protocol/envelope.ts';
+import type { Headers, SealedEnvelope } from '../protocol/envelope.ts';
 import { AxError } from '../protocol/errors.ts';
 import { encodeSigned } from '../protocol/hashtree.ts';
 import type { HostKey } from '../protocol/identity.ts';
@@ -36,6 +36,7 @@ import type { Naming } from './naming.ts';
 import type { Outbox } from './outbox.ts';
 import type { Sent } from './sent-row.ts';
 import type { Pickup } from './pickup.ts';
+import { GroupSigner } from './signing.ts';
 import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
 
 export interface RouterDeps {
@@ -58,7 +59,8 @@ export interface RouterDeps {
   /** A new entry for this host may leave as soon as it is stored. */
   readonly mayLeaveNow: (host: HostId) => boolean;
   readonly isPaired: (host: HostId, reader: StoreReader) => boolean;
-  readonly onQueued: (host: HostId, id: MessageId) => void;
+  /** A new entry for another host is durable. */
+  readonly onQueued: (row: Sent) => void;
   readonly onReceived: (row: Received) => void;
 }
 
@@ -73,9 +75,11 @@ interface Request {
 export class Router {
   readonly #deps: RouterDeps;
   readonly #fingerprintKey: Uint8Array;
+  readonly #signer: GroupSigner;
 
   constructor(deps: RouterDeps) {
     this.#deps = deps;
+    this.#signer = new GroupSigner(deps.key, ENVELOPE_CONTEXT);
     this.#fingerprintKey = deps.sealKeys.own('request fingerprint');
   }
 
@@ -192,12 +196,13 @@ export class Router {
       ...(target.session === undefined ? {} : { session: target.session }),
     };
     requireRoom();
-    const sealed = sealMessage(
-      key,
+    const sealed = sealEnvelope(
+      key.hostId,
       sealKeys,
       { id: request.id, kind, to, sentAt: clock.now(), retentionMs, headers, body },
       random.bytes(SEAL_RANDOM_BYTES),
     );
+    const signed = this.#signer.enlist(sealed.payload); // by the commit below, together with all else that it stores
     const notes = sender === undefined ? [OWNER_NOTE] : [];
     const result = await store.write((tx) => {
       const replayed = this.#replay(request, tx);
@@ -207,7 +212,7 @@ export class Router {
         host: to.host,
         to,
         kind,
-        signed: encodeSigned(sealed.signed),
+        signed: encodeSigned(signed()),
         digest: sealed.digest,
         bytes: body.length,
         createdAt: clock.now(),
@@ -221,14 +226,14 @@ export class Router {
     });
     if ('replayed' in result) return result.replayed;
     if (result.received !== undefined) this.#deps.onReceived(result.received);
-    else this.#deps.onQueued(to.host, request.id);
+    else this.#deps.onQueued(result.sent);
     return this.#answer(result.sent, false, target.live, notes);
   }
 
   #storeRemote(
     tx: StoreTransaction,
     facts: Omit<Parameters<Outbox['add']>[1], 'state' | 'local'>,
-    sealed: SealedMessage,
+    sealed: SealedEnvelope,
   ): { sent: Sent; received: undefined } {
     if (!this.#deps.isPaired(facts.host, tx))
       throw new AxError('host_not_found', 'that host was removed meanwhile', { fix: 'ax host list' });
@@ -246,7 +251,7 @@ export class Router {
   #storeLocal(
     tx: StoreTransaction,
     facts: Omit<Parameters<Outbox['add']>[1], 'state' | 'local'>,
-    sealed: SealedMessage,
+    sealed: SealedEnvelope,
     retentionMs: number,
   ): { sent: Sent; received: Received } {
     const { outbox, inbox, agents, events, key, clock, running } = this.#deps;

@@ -19,7 +19,7 @@ const MAX_ITEMS = 131_072;
 
 /** Encodes a plain value. Keys whose value is undefined are left out. */
 export function encode(value: unknown): Uint8Array {
-  return plain(cborEncode(prune(value)));
+  return plain(cborEncode(value, WITHOUT_UNDEFINED));
 }
 
 /** The library and Node hand out Buffers, whose `slice` is a view and not a copy. */
@@ -27,18 +27,7 @@ function plain(bytes: Uint8Array): Uint8Array {
   return bytes.constructor === Uint8Array ? bytes : new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 }
 
-function prune(value: unknown): unknown {
-  if (Array.isArray(value)) return value.map(prune);
-  if (value instanceof Uint8Array) return plain(value);
-  if (typeof value === 'object' && value !== null) {
-    return Object.fromEntries(
-      Object.entries(value)
-        .filter(([, entry]) => entry !== undefined)
-        .map(([key, entry]) => [key, prune(entry)]),
-    );
-  }
-  return value;
-}
+const WITHOUT_UNDEFINED = { ignoreUndefinedProperties: true } as const;
 
 const STRICT = {
   strict: true,

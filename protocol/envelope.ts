@@ -36,6 +36,7 @@ import type { MessageKind } from './states.ts';
 export { SEAL_RANDOM_BYTES };
 
 const ENVELOPE_VERSION = 1;
+export const ENVELOPE_CONTEXT = 'ax/1 envelope';
 const DIGEST_BYTES = 32;
 const MAX_HEADER_BYTES = 8192;
 
@@ -74,22 +75,34 @@ export interface Draft {
   readonly body: Uint8Array;
 }
 
-/** A sealed and signed message ready for the outbox. */
-export interface SealedMessage {
-  readonly signed: Signed;
-  readonly envelope: Envelope;
-  /** SHA-256 of the signed payload. */
+/** A sealed message: what its host signs, and what travels beside it. */
+export interface SealedEnvelope {
+  /** The envelope's bytes. */
+  readonly payload: Uint8Array;
+  /** SHA-256 of the payload. */
   readonly digest: Uint8Array;
   readonly pieces: readonly Uint8Array[];
+}
+
+/** The same, signed by itself. */
+export interface SealedMessage extends SealedEnvelope {
+  readonly signed: Signed;
+  readonly envelope: Envelope;
 }
 
 function placeOf(envelope: Pick<Envelope, 'id' | 'from'> & { readonly to: { readonly host: HostId } }): SealPlace {
   return { id: envelope.id, from: envelope.from, to: envelope.to.host, count: MAX_PIECES };
 }
 
-/** Seals and signs a draft. `random` holds SEAL_RANDOM_BYTES. Body and headers are already within their limits. */
+/** Seals and signs a draft; as sealEnvelope. */
 export function sealMessage(key: HostKey, keys: SealKeys, draft: Draft, random: Uint8Array): SealedMessage {
-  const place = placeOf({ id: draft.id, from: key.hostId, to: draft.to });
+  const sealed = sealEnvelope(key.hostId, keys, draft, random);
+  return { ...sealed, signed: signOne(key, ENVELOPE_CONTEXT, sealed.payload), envelope: readEnvelope(sealed.payload) };
+}
+
+/** Seals a draft of host `from`. `random` holds SEAL_RANDOM_BYTES. Body and headers are already within their limits. */
+export function sealEnvelope(from: HostId, keys: SealKeys, draft: Draft, random: Uint8Array): SealedEnvelope {
+  const place = placeOf({ id: draft.id, from, to: draft.to });
   const { contentKey, wrap } = wrapKey(keys.with(draft.to.host), random);
   const headers = sealHeaders(
     contentKey,
@@ -101,7 +114,7 @@ export function sealMessage(key: HostKey, keys: SealKeys, draft: Draft, random: 
     v: ENVELOPE_VERSION,
     id: draft.id,
     kind: draft.kind,
-    from: key.hostId,
+    from,
     to: { host: draft.to.host, harness: draft.to.harness, workspace: draft.to.workspace, session: draft.to.session },
     sent_at: draft.sentAt,
     retention_ms: draft.retentionMs,
@@ -110,8 +123,7 @@ export function sealMessage(key: HostKey, keys: SealKeys, draft: Draft, random: 
     bytes: draft.body.length,
     pieces: pieces.map((piece) => sha256(piece)),
   });
-  const signed = signOne(key, 'ax/1 envelope', payload);
-  return { signed, envelope: readEnvelope(payload), digest: sha256(payload), pieces };
+  return { payload, digest: sha256(payload), pieces };
 }
 
 /** Reads an envelope's payload: AxError `protocol_violation` or `invalid_argument` for anything out of shape. Verifies nothing. */
@@ -151,7 +163,7 @@ export function readEnvelope(payload: Uint8Array): Envelope {
  * `wrong_peer` (signed for or by another host), `protocol_violation`.
  */
 export function acceptEnvelope(peer: HostId, self: HostId, signed: Signed, pieces: readonly Uint8Array[]): Envelope {
-  requireSignature(peer, 'ax/1 envelope', signed);
+  requireSignature(peer, ENVELOPE_CONTEXT, signed);
   const envelope = readEnvelope(signed.payload);
   if (envelope.from !== peer) throw new AxError('wrong_peer', 'an envelope is taken only from the host that signed it');
   if (envelope.to.host !== self) throw new AxError('wrong_peer', 'the envelope is signed for another host');

@@ -6,7 +6,7 @@
  * the encoding of a signed item. A single payload is a tree of one leaf and an empty path.
  * Invariant: a payload is verified as the bytes that came in, never encoded again; a context is never shared by two kinds.
  */
-import { createHash, timingSafeEqual } from 'node:crypto';
+import { createHash, hash as oneShot, timingSafeEqual } from 'node:crypto';
 import { AxError } from './errors.ts';
 import { asList, encode, violation } from './codec.ts';
 import type { Value } from './codec.ts';
@@ -21,6 +21,7 @@ export type SigningContext = 'ax/1 envelope' | 'ax/1 receipt' | 'ax/1 cancel';
 const MAX_PATH = 16;
 const HASH_BYTES = 32;
 const SIGNATURE_BYTES = 64;
+const JOINED_BYTES = 16 * 1024;
 
 /** One step to the root: the sibling's hash and on which side it stands. */
 export interface PathStep {
@@ -35,6 +36,10 @@ export interface Signed {
 }
 
 export function sha256(...parts: readonly Uint8Array[]): Uint8Array {
+  const bytes = parts.reduce((sum, part) => sum + part.length, 0);
+  // In one call where joining costs less than a hash object.
+  if (parts.length === 1 || bytes <= JOINED_BYTES)
+    return new Uint8Array(oneShot('sha256', parts.length === 1 ? parts[0]! : Buffer.concat(parts), 'buffer'));
   const hash = createHash('sha256');
   for (const part of parts) hash.update(part);
   return new Uint8Array(hash.digest());
@@ -81,12 +86,23 @@ export function signOne(key: HostKey, context: SigningContext, payload: Uint8Arr
   return signGroup(key, context, [payload])[0]!;
 }
 
+/** Signatures of groups that were found good, the oldest forgotten first: the members of a group come one after the other. */
+const provenGroups = new Set<string>();
+const KEPT_GROUPS = 256;
+
 /** Throws AxError `bad_signature` unless `signer` signed this payload in this context. */
 export function requireSignature(signer: HostId, context: SigningContext, signed: Signed): void {
   let hash = sha256(LEAF, signed.payload);
   for (const step of signed.path) hash = step.left ? sha256(NODE, step.hash, hash) : sha256(NODE, hash, step.hash);
+  // All that the verdict depends on.
+  const group = `${signer} ${context} ${Buffer.from(hash).toString('base64')} ${Buffer.from(signed.signature).toString('base64')}`;
+  if (signed.path.length > 0 && provenGroups.has(group)) return;
   if (!verify(signer, signedBytes(context, hash), signed.signature))
     throw new AxError('bad_signature', 'the signature does not belong to the host that sent it');
+  if (signed.path.length === 0) return;
+  if (provenGroups.size >= KEPT_GROUPS)
+    for (const oldest of provenGroups) if (provenGroups.size >= KEPT_GROUPS) provenGroups.delete(oldest);
+  provenGroups.add(group);
 }
 
 /** A signed item as a value: [payload, [[left, hash], ...], signature]. */

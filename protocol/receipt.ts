@@ -16,6 +16,7 @@ import { MESSAGE_KINDS, RECEIPT_OUTCOMES, RECEIVER_STATES, WITHHELD_REASONS } fr
 import type { MessageKind, ReceiptOutcome, ReceiverState, WithheldReason } from './states.ts';
 
 const RECEIPT_VERSION = 1;
+export const RECEIPT_CONTEXT = 'ax/1 receipt';
 
 export interface Receipt {
   readonly outcome: ReceiptOutcome;
@@ -46,24 +47,25 @@ export interface Cancel {
 }
 
 export function signReceipt(key: HostKey, receipt: Omit<Receipt, 'receiver'>): Signed {
+  return signOne(key, RECEIPT_CONTEXT, receiptPayload(key.hostId, receipt));
+}
+
+/** What `receiver` signs to say so. */
+export function receiptPayload(receiver: HostId, receipt: Omit<Receipt, 'receiver'>): Uint8Array {
   const { storedAs, liveSession, noticeReason, ...rest } = receipt;
-  return signOne(
-    key,
-    'ax/1 receipt',
-    encode({
-      v: RECEIPT_VERSION,
-      ...rest,
-      stored_as: storedAs,
-      live_session: liveSession,
-      notice_reason: noticeReason,
-      receiver: key.hostId,
-    }),
-  );
+  return encode({
+    v: RECEIPT_VERSION,
+    ...rest,
+    stored_as: storedAs,
+    live_session: liveSession,
+    notice_reason: noticeReason,
+    receiver,
+  });
 }
 
 /** Reads a receipt that `receiver` must have signed about a message of `sender`'s. AxError `bad_signature`, `wrong_peer`, `protocol_violation`. */
 export function readReceipt(receiver: HostId, sender: HostId, signed: Signed): Receipt {
-  requireSignature(receiver, 'ax/1 receipt', signed);
+  requireSignature(receiver, RECEIPT_CONTEXT, signed);
   const fields = asFields(decode(signed.payload), 'a receipt');
   const parties = readParties(fields);
   if (parties.receiver !== receiver || parties.sender !== sender)

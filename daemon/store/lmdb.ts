@@ -13,9 +13,12 @@ import { AxError } from '../../protocol/errors.ts';
 import { closedError, commitCause, isDiskFault, spaceError, storeError } from './lmdb-errors.ts';
 import { finishCopy, finishStore, prepareStore } from './lmdb-file.ts';
 import type { Prepared } from './lmdb-file.ts';
+import { boundsOf, decoder, LOWEST, merged, NO_ENTRIES, ownBytes } from './lmdb-walk.ts';
+import type { Bounds } from './lmdb-walk.ts';
+import { Overlay } from './overlay.ts';
+import type { Written } from './overlay.ts';
 import {
   encodeKey,
-  MAX_KEY_BYTES,
   STORE_SCHEMA,
   TABLES,
   type OpenedStore,
@@ -76,6 +79,9 @@ class LmdbStore implements OpenedStore {
   #broken: AxError | undefined;
   #commitBytes = 0;
   #usedBytes = 0;
+  /** Only while the jobs of a commit run. */
+  #overlay: Overlay | undefined;
+  #drainFault: Error | undefined;
 
   constructor(folder: string, sizeLimitBytes: number, found: Prepared) {
     this.kept = found.kept;
@@ -132,7 +138,11 @@ class LmdbStore implements OpenedStore {
     }
   }
 
+  // Within a commit all three look at what it has written so far, also when they are not called through the transaction.
+
   get(table: Table, key: string): Uint8Array | undefined {
+    const written = this.#overlay?.get(table, key);
+    if (written !== undefined) return written ?? undefined;
     const bytes = this.#native(table, (db) => db.get(encodeKey(key)));
     return bytes === undefined ? undefined : ownBytes(bytes);
   }
@@ -140,21 +150,33 @@ class LmdbStore implements OpenedStore {
   range(table: Table, options: RangeOptions = {}): StoreEntry[] {
     const bounds = boundsOf(options);
     if (bounds === undefined) return [];
+    const own = this.#ownEntries(table, bounds);
     const entries: StoreEntry[] = [];
     this.#native(table, (db) => {
-      for (const { key, value } of db.getRange(bounds)) entries.push({ key: decoder.decode(key), value: ownBytes(value) });
+      for (const { key, value } of db.getRange({ ...bounds, limit: bounds.limit + own.size }))
+        entries.push({ key: decoder.decode(key), value: ownBytes(value) });
     });
-    return entries;
+    return own.size === 0 ? entries : merged(entries, own, bounds);
   }
 
   count(table: Table, options: RangeOptions = {}): number {
     const bounds = boundsOf({ ...options, reverse: false });
     if (bounds === undefined) return 0;
+    if (this.#ownEntries(table, bounds).size > 0) return this.range(table, options).length;
     let entries = 0;
     this.#native(table, (db) => {
       for (const _ of db.getKeys(bounds)) entries++;
     });
     return entries;
+  }
+
+  /** Lets LMDB have what ended jobs wrote in a table, since it is to be walked; returns what the running one wrote within the bounds. */
+  #ownEntries(table: Table, { reverse, start, end }: Bounds): ReadonlyMap<string, Written> {
+    if (this.#overlay === undefined) return NO_ENTRIES;
+    this.#drain(this.#overlay, table);
+    const [low, high] = reverse ? [end, start] : [start, end];
+    const isWithin = (key: Uint8Array): boolean => Buffer.compare(low, key) <= 0 && Buffer.compare(key, high) < 0;
+    return new Map(Array.from(this.#overlay.ofJob(table)).filter(([key]) => isWithin(encodeKey(key))));
   }
 
   write<T>(decide: (tx: StoreTransaction) => T): Promise<T> {
@@ -210,7 +232,9 @@ class LmdbStore implements OpenedStore {
     let batch: Job[] = [];
     try {
       await this.#root.transaction(() => {
-        batch = this.#runQueue();
+        batch = this.#queue.slice();
+        // A transaction of its own inside: lmdb commits what an outer one wrote before it threw.
+        void this.#root.childTransaction(() => this.#runQueue(batch));
       });
       for (const job of batch) job.settle();
     } catch (error) {
@@ -223,21 +247,31 @@ class LmdbStore implements OpenedStore {
     }
   }
 
-  /** Inside the transaction: runs what waits, each write in a transaction of its own that a throw undoes. Must not throw. */
-  #runQueue(): Job[] {
+  /** Inside the transaction: runs what waits, as much as one commit may hold, and leaves in `batch` what it ran. A throw undoes all of it. */
+  #runQueue(batch: Job[]): void {
     this.#commitBytes = 0;
     this.#usedBytes = this.#sizeLimitBytes === Infinity ? 0 : this.#countUsedBytes();
+    const overlay = new Overlay();
+    this.#overlay = overlay;
+    this.#drainFault = undefined;
     let taken = 0;
-    while (taken < this.#queue.length && this.#commitBytes < MAX_COMMIT_BYTES) this.#runJob(this.#queue[taken++]!);
-    return this.#queue.splice(0, taken);
+    try {
+      while (taken < batch.length && this.#commitBytes < MAX_COMMIT_BYTES) this.#runJob(batch[taken++]!, overlay);
+      this.#drain(overlay);
+    } finally {
+      this.#overlay = undefined;
+      batch.length = taken;
+      this.#queue.splice(0, taken);
+    }
   }
 
-  #runJob(job: Job): void {
-    const { tx, end } = this.#transaction();
+  #runJob(job: Job, overlay: Overlay): void {
+    const { tx, end } = this.#transaction(overlay);
     try {
-      // Typed as a promise, but inside a transaction it runs and ends at once.
-      void this.#root.childTransaction(() => job.attempt(tx));
+      job.attempt(tx);
+      overlay.endJob(true);
     } catch (error) {
+      overlay.endJob(false);
       if (job.outcome === undefined || !('thrown' in job.outcome))
         job.outcome = { thrown: storeError(error, `cannot write to the store in ${this.#folder}`) };
     } finally {
@@ -245,7 +279,20 @@ class LmdbStore implements OpenedStore {
     }
   }
 
-  #transaction(): { tx: StoreTransaction; end: () => void } {
+  /** Lets LMDB have what ended jobs wrote, in one table or in all. Once that fails the commit is lost, whatever a job makes of the error. */
+  #drain(overlay: Overlay, only?: Table): void {
+    if (this.#drainFault !== undefined) throw this.#drainFault;
+    try {
+      overlay.drain((table, key, value) => {
+        this.#native(table, (db) => void (value === null ? db.remove(encodeKey(key)) : db.put(encodeKey(key), value)));
+      }, only);
+    } catch (error) {
+      this.#drainFault = error as Error;
+      throw error;
+    }
+  }
+
+  #transaction(overlay: Overlay): { tx: StoreTransaction; end: () => void } {
     let live = true;
     const check = (): void => {
       if (!live) throw new Error('this store transaction has ended');
@@ -254,23 +301,24 @@ class LmdbStore implements OpenedStore {
       get: (table, key) => (check(), this.get(table, key)),
       range: (table, options) => (check(), this.range(table, options)),
       count: (table, options) => (check(), this.count(table, options)),
-      put: (table, key, value) => (check(), this.#put(table, key, value)),
+      put: (table, key, value) => (check(), this.#put(overlay, table, key, value)),
       remove: (table, key) => {
         check();
-        this.#native(table, (db) => void db.remove(encodeKey(key)));
+        encodeKey(key);
+        overlay.set(table, key, null);
       },
     };
     return { tx, end: () => void (live = false) };
   }
 
-  #put(table: Table, key: string, value: Uint8Array): void {
-    const bytes = value.length + key.length;
+  #put(overlay: Overlay, table: Table, key: string, value: Uint8Array): void {
+    const bytes = value.length + encodeKey(key).length;
     if (this.#usedBytes + this.#commitBytes + bytes > this.#sizeLimitBytes) {
       throw new AxError('store_full', `the store in ${this.#folder} is at its limit of ${this.#sizeLimitBytes} bytes`, {
         details: { limit_bytes: this.#sizeLimitBytes },
       });
     }
-    this.#native(table, (db) => void db.put(encodeKey(key), value));
+    overlay.set(table, key, value);
     this.#commitBytes += bytes;
   }
 
@@ -329,42 +377,6 @@ interface TreeStat {
 
 function statOf(db: Db): TreeStat & { readonly root: TreeStat; readonly free: TreeStat } {
   return db.getStats() as TreeStat & { readonly root: TreeStat; readonly free: TreeStat };
-}
-
-interface Bounds {
-  readonly start: Uint8Array;
-  readonly end: Uint8Array;
-  readonly limit: number;
-  readonly reverse: boolean;
-  readonly exclusiveStart: boolean;
-  readonly inclusiveEnd: boolean;
-}
-
-const decoder = new TextDecoder('utf-8', { ignoreBOM: true });
-const LOWEST = Uint8Array.of(0);
-/** Above every key: 0xff begins no UTF-8 text. */
-const HIGHEST = Uint8Array.of(0xff);
-
-/** lmdb's own way to say [start, end), or undefined if nothing can lie within. */
-function boundsOf({ start = '', end, reverse = false, limit = Infinity }: RangeOptions): Bounds | undefined {
-  const low = start === '' ? LOWEST : bound(start);
-  const high = end === undefined ? HIGHEST : bound(end);
-  if (limit <= 0 || high.length === 0 || Buffer.compare(low, high) >= 0) return undefined;
-  return reverse
-    ? { start: high, end: low, limit, reverse, exclusiveStart: true, inclusiveEnd: true }
-    : { start: low, end: high, limit, reverse, exclusiveStart: false, inclusiveEnd: false };
-}
-
-/** A bound may be longer than any key; what is beyond one byte more than a key cannot change the order. */
-function bound(text: string): Uint8Array {
-  return new TextEncoder().encode(text).subarray(0, MAX_KEY_BYTES + 1);
-}
-
-/** lmdb hands out a Buffer that may be part of a pool: a plain copy stays valid and shares memory with nothing. */
-function ownBytes(bytes: Uint8Array): Uint8Array {
-  return bytes.byteLength === bytes.buffer.byteLength && bytes.buffer instanceof ArrayBuffer
-    ? new Uint8Array(bytes.buffer)
-    : new Uint8Array(bytes);
 }
 
 function isThenable(value: unknown): boolean {

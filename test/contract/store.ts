@@ -116,11 +116,10 @@ function readingRules({ store, write }: Context): void {
     );
   });
 
-  test('bytes given out are plain copies that no later write changes, and bytes put in may be reused at once', async () => {
+  test('bytes given out are plain copies that no later write changes', async () => {
     for (const size of [3, 5_000, 40_000, 300_000]) {
       const value = new Uint8Array(size).fill(1);
-      const written = write((tx) => tx.put('inbox', 'k', value) ?? value.fill(9));
-      await written;
+      await write((tx) => tx.put('inbox', 'k', value));
       const got = store().get('inbox', 'k');
       const listed = store().range('inbox')[0]?.value;
       for (let i = 0; i < 5; i++) await write((tx) => tx.put('inbox', 'k', new Uint8Array(size).fill(2)));
