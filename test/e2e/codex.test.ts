@@ -7,7 +7,7 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import type { StandInCodex } from '../standin-codex/spawn.ts';
-import { LAUNCHER, makeBed } from './hosts.ts';
+import { LAUNCHER, makeBed, until } from './hosts.ts';
 import type { Host } from './hosts.ts';
 
 const bed = makeBed();
@@ -48,8 +48,10 @@ test('an idle thread is told in a turn of its own, sets itself up, fetches, and 
   assert.match(turns[0]?.text ?? '', /this session is not set up to read it/);
   assert.match(turns[0]?.clientId ?? '', /^ax-/);
   assert.equal(commandsOf(codexB, `agent setup --name idle --workspace ${workspace}`).length, 1);
-  const fetched = codexB.all('ran').find((ran) => ran.command.includes(`messages fetch ${id}`));
-  assert.match(fetched?.stdout ?? '', /hello codex/);
+  // The pickup is confirmed a little before the command itself has ended.
+  const fetched = (): string | undefined => codexB.all('ran').find((ran) => ran.command.includes(`messages fetch ${id}`))?.stdout;
+  await until('the fetch to end', async () => fetched() !== undefined || 'it runs');
+  assert.match(fetched() ?? '', /hello codex/);
   const { agents } = await b.ok(['agent', 'list']);
   const [agent] = (agents as { name: string; harness: string; attachments: { session_id: string; state: string }[] }[]).filter(
     (row) => row.name === 'idle',
