@@ -6,7 +6,7 @@
  */
 import { AxError } from '../protocol/errors.ts';
 import type { HarnessName } from '../protocol/address.ts';
-import { addressKey, getRow, pack, under, unpack } from './store/rows.ts';
+import { addressKey, getRow, KnownRows, pack, under } from './store/rows.ts';
 import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
 
 export interface Attachment {
@@ -46,6 +46,7 @@ export function quietLeft(agent: Agent | undefined, times: { readonly now: () =>
 const MAX_ATTACHMENTS = 16;
 
 export class Agents {
+  readonly #known = new KnownRows<Agent>();
   readonly #store: Store;
 
   constructor(store: Store) {
@@ -53,7 +54,9 @@ export class Agents {
   }
 
   named(name: string, reader: StoreReader = this.#store): Agent | undefined {
-    return getRow<Agent>(reader, 'agents', `n/${name.toLowerCase()}`);
+    const key = `n/${name.toLowerCase()}`;
+    const bytes = reader.get('agents', key);
+    return bytes === undefined ? undefined : this.#known.read(key, bytes);
   }
 
   at(harness: string, workspace: string, reader: StoreReader = this.#store): Agent | undefined {
@@ -62,7 +65,7 @@ export class Agents {
   }
 
   all(reader: StoreReader = this.#store): Agent[] {
-    return reader.range('agents', under('n/')).map((entry) => unpack<Agent>(entry.value));
+    return reader.range('agents', under('n/')).map((entry) => this.#known.read(entry.key, entry.value));
   }
 
   /** The agent of a workspace under any harness. */

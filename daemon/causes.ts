@@ -2,10 +2,13 @@
  * Causes in words: what another host's refusal means for the person who sent the message, and what to do next.
  *
  * Owns one table, by code; only codes cross the peer wire, so the sentence is made here. A cause that this host found itself
- * (a deadline, a dial that failed, a lost cancel) already is a sentence and stays as it is. Never names a path of the other host.
+ * (a deadline, a dial that failed, a lost cancel) already is a sentence and stays as it is; that two hosts have no protocol in common is
+ * found at each greeting and made a sentence here. Never names a path of the other host.
  */
 import type { CauseRow } from '../protocol/control.ts';
 import type { ErrorCode } from '../protocol/errors.ts';
+import { AX_VERSION, PEER_PROTOCOL } from '../protocol/version.ts';
+import type { ProtocolRange } from '../protocol/version.ts';
 import type { Cause } from './sent-row.ts';
 
 export interface Explained {
@@ -86,6 +89,15 @@ export function explain(cause: Cause, host: string, workspace: string): Explaine
 export function causeRow(cause: Cause, host: string, workspace: string): CauseRow {
   const { code, at, retryAfterMs } = cause;
   return { code, message: sentence(cause, host, workspace), at, ...(retryAfterMs === undefined ? {} : { retry_after_ms: retryAfterMs }) };
+}
+
+/** Why nothing leaves for a host that speaks no common protocol; it is told of what waits, as long as it is so, and stands in no row. */
+export function versionsApart(host: string, version: string | null, range: ProtocolRange, at: number): CauseRow {
+  const isOlder = range.max < PEER_PROTOCOL.min;
+  const [ours, theirs] = [`${PEER_PROTOCOL.min}-${PEER_PROTOCOL.max}`, `${range.min}-${range.max}`];
+  const what = `${host} runs ax ${version ?? 'of an unknown version'} (peer protocol ${theirs}), this host ax ${AX_VERSION} (${ours})`;
+  const next = isOlder ? `update ax there; then, on ${host}, ax daemon restart` : 'update ax on this host; then: ax daemon restart';
+  return { code: 'update_required', message: `${what}: ${next}; it then goes by itself`, at };
 }
 
 /** The same as one sentence. */

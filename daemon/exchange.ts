@@ -291,8 +291,9 @@ export class Exchange {
   #applyReceipt(tx: StoreTransaction, receipt: ReturnType<typeof readReceipt>): void {
     const { outbox, events } = this.#deps;
     const before = outbox.get(receipt.id, tx);
-    const after = outbox.receipt(tx, receipt);
-    if (before === undefined || after === undefined || before.state === after.state) return;
+    if (before === undefined) return;
+    const after = outbox.receipt(tx, before, receipt);
+    if (after === undefined || before.state === after.state) return;
     const detail = after.state === 'accepted' && after.storedAs === 'note' && after.kind === 'message' ? 'stored as a note' : undefined;
     events.add(tx, {
       type: `message.${after.state === 'queued' ? 'queued' : after.state}`,

@@ -3,8 +3,9 @@
  *
  * Owns the tables `inbox` (rows by the receiver's own sequence), `inbox_index`, `inbox_body` and `seen`. Index keys: `i/ID/HOST`
  * finds a row; `a/ADDRESS/SEQ` is for a logical address, `o/ADDRESS/SEQ` unread there; of these, what may cause notices (no notes) is also under
- * `n/ADDRESS/SENDER/SEQ`, and under `m/ADDRESS/SESSION/SENDER/SEQ` when it names a session; `x/RUN/SEQ` ends by retention at that
- * running time. `seen` outlives the rows: a late copy is still known. Identity is (sender, id) with the envelope payload's digest.
+ * `n/ADDRESS/SENDER/SEQ`, and under `m/ADDRESS/SESSION/SENDER/SEQ` when it names a session; `s/STATE/ADDRESS/SEQ` was read or has ended;
+ * `x/RUN/SEQ` ends by retention at that running time. `seen` outlives the rows: a late copy is still known. Identity is (sender, id) with
+ * the envelope payload's digest.
  * Invariant: `fetched` only after a hand-out that was confirmed; the first copy decides, every other is a duplicate or a conflict.
  */
 import { AxError } from '../protocol/errors.ts';
@@ -14,38 +15,25 @@ import type { HostId, MessageId } from '../protocol/ids.ts';
 import { DEFAULT_LIMITS, MAX_TOMBSTONES_PER_PEER, METADATA_RETENTION_MS, RETRY_CAP_MS } from '../protocol/limits.ts';
 import type { Limits } from '../protocol/limits.ts';
 import { receiverMay } from '../protocol/states.ts';
-import { addressIndex, isOpen, openKeys, scopePrefix, unreadStates } from './received-row.ts';
-import type { HandOut, NewReceived, Received, RowNotice, Scope, UnreadState } from './received-row.ts';
+import type { ReceiverState } from '../protocol/states.ts';
+import { addressIndex, endedKeys, isOpen, openKeys, scopePrefix, unreadStates } from './received-row.ts';
+import type { HandOut, Move, NewReceived, Received, RowNotice, Scope, Seen, UnreadState } from './received-row.ts';
 import { count, counted, tallied, tally } from './store/counts.ts';
 import type { Tally } from './store/counts.ts';
-import { addressKey, getRow, nextSeq, NOTHING, pack, seqKey, under, unpack } from './store/rows.ts';
+import { addressKey, getRow, groupsUnder, newestUnder, nextSeq, NOTHING, oldestUnder, pack, seqKey, under, unpack } from './store/rows.ts';
 import { weigh, weightOf } from './store/weights.ts';
 import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
-
-/** What is remembered of a (sender, id): its digest and row, or a tombstone that a cancel left. */
-interface Seen {
-  readonly digest: Uint8Array;
-  readonly seq: number;
-  readonly tombstone: boolean;
-  readonly ran: number;
-}
 
 export type Admission =
   | { readonly kind: 'new'; readonly row: Received }
   | { readonly kind: 'duplicate'; readonly row: Received | undefined }
   | { readonly kind: 'cancelled' };
 
-/** Unread messages of an address whose state still follows its agent: those after `after`. */
-interface Move {
-  readonly harness: HarnessName;
-  readonly workspace: string;
-  readonly available: boolean;
-  readonly after: number;
-}
-
 const KEPT_HANDOUTS = 8;
 /** How many messages one transaction moves: some ms of work, so that others get their turn. */
 const MOVED_AT_ONCE = 200;
+/** The prefixes of an index by address of the addresses in one folder. */
+const addressesOf = (start: string, workspace: string): string[] => HARNESSES.map((one) => `${start}${addressKey(one, workspace)}/`);
 const moveKey = (harness: string, workspace: string): string => `moving/${addressKey(harness, workspace)}`;
 
 export class Inbox {
@@ -111,18 +99,31 @@ export class Inbox {
 
   /** Rows newest first, from below `before`; only those for `workspace`, when it is given. */
   page(before: number | undefined, limit: number, workspace?: string): Received[] {
+    if (workspace !== undefined) return this.#newest(addressesOf('a/', workspace), before, limit);
     const end = before === undefined ? '~' : seqKey(before);
-    if (workspace === undefined)
-      return this.#store.range('inbox', { end, reverse: true, limit }).map((entry) => unpack<Received>(entry.value));
-    return HARNESSES.flatMap((harness) => {
-      const start = `a/${addressKey(harness, workspace)}/`;
-      return this.#store.range('inbox_index', { start, end: `${start}${end}`, reverse: true, limit });
-    })
-      .map((entry) => entry.key.slice(entry.key.lastIndexOf('/') + 1))
-      .toSorted()
-      .toReversed()
-      .slice(0, limit)
-      .flatMap((seq) => getRow<Received>(this.#store, 'inbox', seq) ?? []);
+    return this.#store.range('inbox', { end, reverse: true, limit }).map((entry) => unpack<Received>(entry.value));
+  }
+
+  /**
+   * Rows newest first, from below `before`, of the addresses that have some in `state`; only that for `workspace`, when it is given. Of an
+   * address whose unread messages are being moved, those of the other state too. Costs what it gives, and a look at each such address.
+   */
+  inState(state: ReceiverState, before: number | undefined, limit: number, workspace?: string): Received[] {
+    const isUnread = state === 'awaiting_setup' || state === 'available';
+    const start = isUnread ? 'o/' : `s/${state}/`;
+    const all = workspace === undefined ? groupsUnder(this.#store, 'inbox_index', start) : addressesOf(start, workspace);
+    return this.#newest(isUnread ? all.filter((prefix) => this.#hasUnread(prefix, state)) : all, before, limit);
+  }
+
+  /** May there be unread messages in that state under `o/ADDRESS/`? All are in the same, unless they are being moved. */
+  #hasUnread(prefix: string, state: ReceiverState): boolean {
+    const [row] = this.#newest([prefix], undefined, 1);
+    return row !== undefined && (row.state === state || this.isMoving(row.harness, row.workspace));
+  }
+
+  #newest(prefixes: readonly string[], before: number | undefined, limit: number): Received[] {
+    const seqs = newestUnder(this.#store, 'inbox_index', prefixes, before, limit);
+    return seqs.flatMap((seq) => getRow<Received>(this.#store, 'inbox', seq) ?? []);
   }
 
   /** Unread messages under an address, oldest first. */
@@ -144,13 +145,8 @@ export class Inbox {
 
   /** The hosts with unread messages (no notes) under an address, each once, however many messages there are. */
   senders(harness: string, workspace: string, reader: StoreReader = this.#store): HostId[] {
-    const { start, end } = under(`n/${addressKey(harness, workspace)}/`);
-    const found: HostId[] = [];
-    for (let from = start; ; from = `${start}${found.at(-1)}/~`) {
-      const entry = reader.range('inbox_index', { start: from, end, limit: 1 })[0];
-      if (entry === undefined) return found;
-      found.push(entry.key.slice(start.length, entry.key.lastIndexOf('/')) as HostId);
-    }
+    const start = `n/${addressKey(harness, workspace)}/`;
+    return groupsUnder(reader, 'inbox_index', start).map((group) => group.slice(start.length, -1) as HostId);
   }
 
   /** The oldest (or the newest) rows of a scope, oldest of them first. */
@@ -166,16 +162,14 @@ export class Inbox {
 
   /** The addresses that have unread messages, each once, at most `limit`. */
   unreadAddresses(limit = Infinity): { readonly harness: HarnessName; readonly workspace: string }[] {
-    const found: { harness: HarnessName; workspace: string }[] = [];
-    let start = 'o/';
-    for (;;) {
-      const entry = this.#store.range('inbox_index', { start, end: 'o/~', limit: 1 })[0];
-      if (entry === undefined) return found;
-      const row = getRow<Received>(this.#store, 'inbox', entry.key.slice(entry.key.lastIndexOf('/') + 1));
-      if (row !== undefined) found.push({ harness: row.harness, workspace: row.workspace });
-      if (found.length >= limit) return found;
-      start = `${entry.key.slice(0, entry.key.lastIndexOf('/'))}/~`;
-    }
+    const firsts = groupsUnder(this.#store, 'inbox_index', 'o/', limit).flatMap((prefix) => this.#newest([prefix], undefined, 1));
+    return firsts.map(({ harness, workspace }) => ({ harness, workspace }));
+  }
+
+  /** The one that is unread for the longest. */
+  oldestUnread(): Received | undefined {
+    const seq = oldestUnder(this.#store, 'inbox_index', 'o/');
+    return seq === undefined ? undefined : getRow<Received>(this.#store, 'inbox', seq);
   }
 
   /** Counts of unread messages by state, over all addresses. */
@@ -343,7 +337,7 @@ export class Inbox {
       const row = getRow<Received>(tx, 'inbox', seq);
       if (row !== undefined) {
         tx.remove('inbox_index', `i/${row.id}/${row.sender}`);
-        tx.remove('inbox_index', addressIndex(row));
+        for (const key of [addressIndex(row), ...endedKeys(row)]) tx.remove('inbox_index', key);
         weigh(tx, this.#limits, 'kept', row.sender, -1, -weightOf(row.signed));
       }
       tx.remove('inbox', seq);
@@ -377,6 +371,7 @@ export class Inbox {
     tx.put('inbox', seqKey(row.seq), pack(next));
     if (wasOpen && !isOpen(next)) {
       for (const key of openKeys(row)) tx.remove('inbox_index', key);
+      for (const key of endedKeys(next)) tx.put('inbox_index', key, NOTHING); // an end is never left
       weigh(tx, this.#limits, 'waiting', row.sender, -1, -row.bytes);
     }
     const body = next.bodyKept && next.state !== 'cancelled' ? undefined : tx.get('inbox_body', seqKey(row.seq));

@@ -8,9 +8,9 @@
 import { MAX_DEADLINE_MS } from '../protocol/limits.ts';
 import type { Clock } from './clock/clock.ts';
 import type { Log } from './log.ts';
-import { addressIndex } from './received-row.ts';
+import { addressIndex, endedKeys } from './received-row.ts';
 import type { Received } from './received-row.ts';
-import { sentFromKeys } from './sent-row.ts';
+import { isByState, sentFromKeys } from './sent-row.ts';
 import type { Sent } from './sent-row.ts';
 import { getRow, NOTHING, pack, seqKey, unpack } from './store/rows.ts';
 import { STORE_SCHEMA } from './store/store.ts';
@@ -36,6 +36,8 @@ interface Step {
 const STEPS: readonly Step[] = [
   { from: 1, table: 'outbox', change: outboxTo2 },
   { from: 1, table: 'inbox', change: inboxTo2 },
+  { from: 2, table: 'outbox', change: outboxTo3 },
+  { from: 2, table: 'inbox', change: inboxTo3 },
 ];
 
 /** Does nothing to a store of STORE_SCHEMA. Throws what the store does, and leaves the old mark then. */
@@ -87,4 +89,15 @@ function outboxTo2(tx: StoreTransaction, entry: StoreEntry, { now, ran }: Moment
 /** Schema 2: what was received is indexed by its address, whether it is unread or not. */
 function inboxTo2(tx: StoreTransaction, entry: StoreEntry): void {
   tx.put('inbox_index', addressIndex(unpack<Received>(entry.value)), NOTHING);
+}
+
+/** Schema 3: messages are found by their state. */
+function outboxTo3(tx: StoreTransaction, entry: StoreEntry): void {
+  const row = unpack<Sent>(entry.value);
+  if (isByState(row)) tx.put('outbox_index', `s/${row.state}/${seqKey(row.seq)}`, NOTHING);
+}
+
+/** The same of what was received and is not unread any more. */
+function inboxTo3(tx: StoreTransaction, entry: StoreEntry): void {
+  for (const key of endedKeys(unpack<Received>(entry.value))) tx.put('inbox_index', key, NOTHING);
 }

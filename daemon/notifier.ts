@@ -157,10 +157,14 @@ export class Notifier {
     if (allowed.length === 0) return;
     const agent = agents.at(address.harness, address.workspace);
     const quietMs = this.#quietLeft(agent);
+    // What ends by itself, a quiet or a right to cause notices, is looked at then. The wall's clock may end it sooner than any timer: a
+    // machine that slept, a clock that was set.
+    const ends = [...allowed.map((scope) => this.#rightLeft(scope)), quietMs > 0 ? quietMs : Number.POSITIVE_INFINITY];
+    const soonest = Math.min(...ends);
+    let again = Number.isFinite(soonest) ? Math.min(soonest + 1, NOTICE_RESEND_MS) : soonest;
     if (quietMs > 0) {
       for (const scope of allowed) await this.#marks.set(scope, 'quiet');
-      // The wall's clock may end it sooner than any timer: a machine that slept, a clock that was set.
-      if (Number.isFinite(quietMs)) this.#later(address, Math.min(quietMs + 1, NOTICE_RESEND_MS));
+      if (Number.isFinite(again)) this.#later(address, again);
       return;
     }
     const live = discovery.at(address.harness, address.workspace).filter((session) => session.reachable);
@@ -168,12 +172,10 @@ export class Notifier {
     const pool = attached.length > 0 ? attached : live;
     const several = pool.length > 1 ? new Set(pool.map((one) => one.sessionId)) : undefined;
     for (const scope of allowed) await (several === undefined ? this.#marks.set(scope, null) : this.#marks.set(scope, 'several', several));
-    if (pool.length === 0) return;
     const topics = pool.map((session): [Session, Topic] => [
       session,
       { ...address, session: pool.length === 1 ? null : session.sessionId },
     ]);
-    let again = Number.POSITIVE_INFINITY;
     for (const [session, topic] of topics) again = Math.min(again, await this.#consider(topic, session));
     if (Number.isFinite(again)) this.#later(address, again);
   }
@@ -186,6 +188,10 @@ export class Notifier {
       .filter((sender) => this.#mayNotify(sender, topic.workspace, reader))
       .map((sender): Scope => ({ ...topic, sender }))
       .filter((scope) => scope.session === null || inbox.scoped(scope, 1, 'oldest', reader).length > 0);
+  }
+
+  #rightLeft({ sender, workspace }: Scope): number {
+    return sender === this.#deps.self ? Number.POSITIVE_INFINITY : this.#deps.peers.msLeft(sender, 'notify', workspace);
   }
 
   #quietLeft(agent: Agent | undefined): number {

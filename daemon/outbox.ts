@@ -3,8 +3,8 @@
  *
  * Owns the tables `outbox` (rows by sequence), `outbox_index`, `outbox_body` and `requests`. Index keys: `i/ID` finds a row; `h/HOST/SEQ`
  * is open (not accepted, not ended), `a/WHERE/SEQ` was sent from a folder or by an agent, `w/HOST/SEQ` accepted and not ended,
- * `c/HOST/SEQ` has a cancel to be asked, `f/SEQ` was refused or expired, `p/RUN/SEQ` is ended and pruned from that running time on. The
- * body stays until the message was accepted or cancelled, so that its owner can have a dead one tried again. Every step is checked
+ * `c/HOST/SEQ` has a cancel to be asked, `f/SEQ` was refused or expired, `s/STATE/SEQ` is in that state (but for `isByState`), `p/RUN/SEQ`
+ * is ended and pruned from that running time on. The body stays until the message was accepted or cancelled, so that its owner can have a dead one tried again. Every step is checked
  * against the table of states.
  * Invariant: an entry whose bytes may have left without an answer says `uncertain`, and that is durable before they leave.
  */
@@ -15,10 +15,10 @@ import type { Progress, Receipt } from '../protocol/receipt.ts';
 import { SENDER_ENDS, senderMay } from '../protocol/states.ts';
 import type { SenderState } from '../protocol/states.ts';
 import { afterProgress, afterReceipt, indexKeys, openStates, sentFrom, sentFromKeys } from './sent-row.ts';
-import type { Cause, NewSent, OpenState, Sent } from './sent-row.ts';
+import type { Cause, NewSent, OpenState, Sent, SentFrom } from './sent-row.ts';
 import { count, counted, tallied, tally } from './store/counts.ts';
 import type { Tally } from './store/counts.ts';
-import { getRow, nextSeq, NOTHING, pack, seqKey, under, unpack } from './store/rows.ts';
+import { getRow, groupsUnder, newestUnder, nextSeq, NOTHING, oldestUnder, pack, seqKey, under, unpack } from './store/rows.ts';
 import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
 
 export class Outbox {
@@ -74,16 +74,24 @@ export class Outbox {
   }
 
   /** Rows newest first, from below `before`; with `from` only those sent from that folder, or by an agent of one of these names. */
-  page(before: number | undefined, limit: number, from?: { readonly workspace: string; readonly agents: readonly string[] }): Sent[] {
+  page(before: number | undefined, limit: number, from?: SentFrom): Sent[] {
     const end = before === undefined ? '~' : seqKey(before);
     if (from === undefined) return this.#store.range('outbox', { end, reverse: true, limit }).map((entry) => unpack<Sent>(entry.value));
-    const starts = [sentFrom('w', from.workspace), ...from.agents.map((agent) => sentFrom('n', agent.toLowerCase()))];
-    const keys = starts.flatMap((start) => this.#store.range('outbox_index', { start, end: `${start}${end}`, reverse: true, limit }));
-    const seqs = new Set(keys.map((entry) => entry.key.slice(entry.key.lastIndexOf('/') + 1)).toSorted());
-    return [...seqs]
-      .toReversed()
-      .slice(0, limit)
-      .flatMap((seq) => getRow<Sent>(this.#store, 'outbox', seq) ?? []);
+    return this.#newest([sentFrom('w', from.workspace), ...from.agents.map((agent) => sentFrom('n', agent.toLowerCase()))], before, limit);
+  }
+
+  /**
+   * Rows in one state, newest first, from below `before`. Of `forwarding` nothing but local rows: see `open`. Costs what it gives, and
+   * one look for each host with accepted messages.
+   */
+  inState(state: SenderState, before: number | undefined, limit: number): Sent[] {
+    const hosts = state === 'accepted' ? groupsUnder(this.#store, 'outbox_index', 'w/') : [];
+    return this.#newest([`s/${state}/`, ...hosts], before, limit);
+  }
+
+  #newest(prefixes: readonly string[], before: number | undefined, limit: number): Sent[] {
+    const seqs = newestUnder(this.#store, 'outbox_index', prefixes, before, limit);
+    return seqs.flatMap((seq) => getRow<Sent>(this.#store, 'outbox', seq) ?? []);
   }
 
   /** Open entries of a host, oldest first, after sequence `after`. */
@@ -119,6 +127,17 @@ export class Outbox {
     return this.#step(tx, row, { state: left ? 'expired' : 'cancelled', uncertain: left, cancelRequested: false });
   }
 
+  /** The hosts for which something is open. */
+  openHosts(): HostId[] {
+    return groupsUnder(this.#store, 'outbox_index', 'h/').map((group) => group.slice(2, -1) as HostId);
+  }
+
+  /** The one that is open for the longest. */
+  oldestOpen(): Sent | undefined {
+    const seq = oldestUnder(this.#store, 'outbox_index', 'h/');
+    return seq === undefined ? undefined : getRow<Sent>(this.#store, 'outbox', seq);
+  }
+
   /** How many are open for a host. */
   countOpen(host: HostId): number {
     return counted(this.#store, 'outbox_index', `h/${host}/`);
@@ -144,10 +163,9 @@ export class Outbox {
     return resting.map((row) => this.#step(tx, row, { state: 'forwarding', uncertain: true }));
   }
 
-  /** The receiver has answered `accepted`, or told more: takes a verified receipt. False when it says nothing new or nothing of ours. */
-  receipt(tx: StoreTransaction, receipt: Receipt): Sent | undefined {
-    const row = this.get(receipt.id, tx);
-    if (row === undefined || row.host !== receipt.receiver) return undefined;
+  /** The receiver has answered `accepted`, or told more: takes a verified receipt for a row as this transaction read it. Undefined when it is not of the row's receiver. */
+  receipt(tx: StoreTransaction, row: Sent, receipt: Receipt): Sent | undefined {
+    if (row.host !== receipt.receiver) return undefined;
     if (Buffer.compare(row.digest, receipt.digest) !== 0)
       throw new AxError('key_conflict', 'the receipt names another message under this id');
     return this.#step(tx, row, afterReceipt(row, receipt));

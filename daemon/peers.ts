@@ -11,7 +11,7 @@ import type { HostId } from '../protocol/ids.ts';
 import { MAX_NAME_CHARS, MAX_INVITE_TTL_MS } from '../protocol/limits.ts';
 import { DEFAULT_GRANTS, GRANT_ACTIONS } from '../protocol/states.ts';
 import type { GrantAction } from '../protocol/states.ts';
-import { getRow, pack, unpack } from './store/rows.ts';
+import { getRow, KnownRows, pack, unpack } from './store/rows.ts';
 import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
 
 /** A grant that holds in one workspace only, or for a while. */
@@ -67,6 +67,7 @@ const MAX_RULES = 64;
 
 export class Peers {
   readonly #store: Store;
+  readonly #known = new KnownRows<Peer>();
   readonly #ownName: string;
   readonly #times: Times;
 
@@ -78,11 +79,12 @@ export class Peers {
   }
 
   get(hostId: string, reader: StoreReader = this.#store): Peer | undefined {
-    return getRow<Peer>(reader, 'peers', hostId);
+    const bytes = reader.get('peers', hostId);
+    return bytes === undefined ? undefined : this.#known.read(hostId, bytes);
   }
 
   all(reader: StoreReader = this.#store): Peer[] {
-    return reader.range('peers').map((entry) => unpack<Peer>(entry.value));
+    return reader.range('peers').map((entry) => this.#known.read(entry.key, entry.value));
   }
 
   /** Peers whose name equals `name` without regard to case. */
@@ -97,6 +99,18 @@ export class Peers {
     if (peer === undefined) return false;
     const fits = (rule: GrantRule): boolean => rule.workspace === null || workspace === null || rule.workspace === workspace;
     return peer.grants.includes(action) || this.rulesOf(peer).some((rule) => rule.action === action && fits(rule));
+  }
+
+  /** For how many ms that host may do this in a workspace (canonical) still: Infinity when that has no end, 0 when it may not. */
+  msLeft(hostId: string, action: GrantAction, workspace: string): number {
+    const peer = this.get(hostId);
+    if (peer === undefined) return 0;
+    if (peer.grants.includes(action)) return Infinity;
+    const [now, running] = [this.#times.now(), this.#times.running()];
+    const fitting = this.rulesOf(peer).filter(
+      (rule) => rule.action === action && (rule.workspace === null || rule.workspace === workspace),
+    );
+    return Math.max(0, ...fitting.map((rule) => Math.min((rule.expiresAt ?? Infinity) - now, (rule.expiresRan ?? Infinity) - running)));
   }
 
   /** May that host do this in every workspace there is? */

@@ -59,6 +59,22 @@ export interface Received {
   readonly bodyKept: boolean;
 }
 
+/** What is remembered of a (sender, id): its digest and row, or a tombstone that a cancel left. */
+export interface Seen {
+  readonly digest: Uint8Array;
+  readonly seq: number;
+  readonly tombstone: boolean;
+  readonly ran: number;
+}
+
+/** Unread messages of an address whose state still follows its agent: those after `after`. */
+export interface Move {
+  readonly harness: HarnessName;
+  readonly workspace: string;
+  readonly available: boolean;
+  readonly after: number;
+}
+
 export type NewReceived = Omit<Received, 'seq' | 'handOuts' | 'handedOutAt' | 'fetchedAt' | 'notice' | 'bodyKept'>;
 
 export type UnreadState = 'awaiting_setup' | 'available' | 'handed_out';
@@ -72,6 +88,16 @@ export function unreadStates(row: Received): UnreadState[] {
 /** The index key of a row under its address, read or unread. */
 export function addressIndex(row: Pick<Received, 'harness' | 'workspace' | 'seq'>): string {
   return `a/${addressKey(row.harness, row.workspace)}/${seqKey(row.seq)}`;
+}
+
+/** The prefix of the index keys of what ended in a state at an address. */
+export function endedPrefix(state: ReceiverState, harness: string, workspace: string): string {
+  return `s/${state}/${addressKey(harness, workspace)}/`;
+}
+
+/** The index key of a row that was read or has ended: it stays as long as the row. */
+export function endedKeys(row: Pick<Received, 'state' | 'harness' | 'workspace' | 'seq'>): string[] {
+  return isOpen(row) ? [] : [`${endedPrefix(row.state, row.harness, row.workspace)}${seqKey(row.seq)}`];
 }
 
 /** The index keys that a row has as long as it is unread. */
@@ -91,6 +117,6 @@ export function scopePrefix({ harness, workspace, sender, session }: Scope): str
 }
 
 /** Not read yet, and not ended. */
-export function isOpen(row: Received): boolean {
+export function isOpen(row: Pick<Received, 'state'>): boolean {
   return row.state === 'awaiting_setup' || row.state === 'available';
 }

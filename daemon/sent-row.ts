@@ -168,6 +168,11 @@ export function openStates(row: Sent): OpenState[] {
   return isOpen(row) && !row.local ? [row.state, ...(row.uncertain ? ['uncertain' as const] : [])] : [];
 }
 
+/** Is a row found by its state alone? What is on its way or accepted elsewhere is under its host, and costs no further key on that path. */
+export function isByState({ state, local }: Pick<Sent, 'state' | 'local'>): boolean {
+  return local || (state !== 'forwarding' && state !== 'accepted');
+}
+
 /** The index keys that follow a row's state. */
 export function indexKeys(row: Sent): string[] {
   const seq = seqKey(row.seq);
@@ -176,8 +181,15 @@ export function indexKeys(row: Sent): string[] {
     ...(row.state === 'accepted' && !row.local ? [`w/${row.host}/${seq}`] : []),
     ...(row.cancelRequested && !row.local ? [`c/${row.host}/${seq}`] : []),
     ...(row.state === 'refused' || row.state === 'expired' ? [`f/${seq}`] : []),
+    ...(isByState(row) ? [`s/${row.state}/${seq}`] : []),
     ...(row.keptUntil === null ? [] : [`p/${seqKey(row.keptUntil)}/${seq}`]),
   ];
+}
+
+/** Where a list of sent messages looks: what was sent from that folder, or by an agent of one of these names. */
+export interface SentFrom {
+  readonly workspace: string;
+  readonly agents: readonly string[];
 }
 
 /** The prefix of the index keys of what was sent from a folder (`w`), or by an agent (`n`, its name in small letters). */

@@ -4,7 +4,17 @@
  * Owns the overview, the lists and one message's whole story in the shapes of protocol/control.ts. It never says more than
  * is known: what has not answered is shown with its age, and `uncertain` stays visible until it is resolved.
  */
-import type { DeadRow, AdminStatus, DaemonStatus, EventRow, HistoryRow, HostRow, MessageRow, MessageStatus } from '../protocol/control.ts';
+import type {
+  CauseRow,
+  DeadRow,
+  AdminStatus,
+  DaemonStatus,
+  EventRow,
+  HistoryRow,
+  HostRow,
+  MessageRow,
+  MessageStatus,
+} from '../protocol/control.ts';
 import { openEnvelopeHeaders, readEnvelope } from '../protocol/envelope.ts';
 import type { Headers } from '../protocol/envelope.ts';
 import { decode } from '../protocol/codec.ts';
@@ -14,10 +24,11 @@ import type { HostId } from '../protocol/ids.ts';
 import { DEFAULT_LIST_ROWS, MAX_LIST_ROWS } from '../protocol/limits.ts';
 import { parseWorkspace } from '../protocol/paths.ts';
 import { RECEIVER_STATES, SENDER_ENDS, SENDER_STATES } from '../protocol/states.ts';
+import type { ReceiverState, SenderState } from '../protocol/states.ts';
 import type { SealKeys } from '../protocol/seal.ts';
 import type { Agents } from './agents.ts';
 import { attention, openEntries } from './attention.ts';
-import { causeRow } from './causes.ts';
+import { causeRow, versionsApart } from './causes.ts';
 import type { Clock } from './clock/clock.ts';
 import type { Discovery } from './discovery.ts';
 import type { Event, Events } from './events.ts';
@@ -29,7 +40,7 @@ import type { Received } from './received-row.ts';
 import type { Naming } from './naming.ts';
 import type { Notices } from './notices.ts';
 import type { Outbox } from './outbox.ts';
-import type { Sent } from './sent-row.ts';
+import type { Sent, SentFrom } from './sent-row.ts';
 import type { Peer, Peers } from './peers.ts';
 import type { Refusals } from './refusals.ts';
 import type { Store } from './store/store.ts';
@@ -55,8 +66,11 @@ export interface StatusDeps {
   readonly daemon: () => DaemonStatus;
 }
 
-/** Rows that are read at once for a list of those in one state. */
+/** Rows that are read at once where only some of them are shown. */
 const PAGE = 200;
+
+/** Rows from below a sequence (undefined: all), newest first, so many at most; fewer are the last. */
+type Read = (before: number | undefined, size: number) => readonly (Sent | Received)[];
 
 export class Status {
   readonly #deps: StatusDeps;
@@ -84,14 +98,14 @@ export class Status {
   }
 
   overview(): AdminStatus {
-    const { store, inbox, notices } = this.#deps;
+    const { store, outbox, inbox, notices } = this.#deps;
     const open = openEntries(this.#deps);
     const status = store.status();
     return {
       daemon: this.#deps.daemon(),
       hosts: this.hosts(),
-      outbox: open.counts,
-      inbox: inbox.tally(),
+      outbox: { ...open.counts, oldest_at: outbox.oldestOpen()?.createdAt ?? null },
+      inbox: { ...inbox.tally(), oldest_at: inbox.oldestUnread()?.receivedAt ?? null },
       notices: notices.counts(),
       store: { path: status.path, bytes: status.bytes, free_bytes: status.freeBytes, entries: status.entries },
       attention: attention(this.#deps, status, open),
@@ -100,32 +114,67 @@ export class Status {
 
   /** Inbox or sent list, newest first. */
   async list(params: Readonly<Record<string, unknown>>): Promise<{ messages: MessageRow[]; scope: string }> {
-    const { inbox, outbox, agents, files, clock } = this.#deps;
+    const { agents, files, clock } = this.#deps;
     const sent = params['sent'] === true;
     const limit = limitOf(params['limit']);
     const states: readonly string[] = sent ? SENDER_STATES : RECEIVER_STATES;
-    const state = params['state'];
-    if (state !== undefined && state !== null && (typeof state !== 'string' || !states.includes(state)))
+    const state = params['state'] ?? undefined;
+    if (state !== undefined && (typeof state !== 'string' || !states.includes(state)))
       throw new AxError('invalid_argument', `a state is one of ${states.join(', ')}`);
     const typed = params['workspace'] === undefined || params['workspace'] === null ? undefined : parseWorkspace(params['workspace']);
     const workspace = typed === undefined ? undefined : ((await files.canonicalFolder(typed)) ?? typed);
     let before = this.#before(params['before'], sent);
     const from = workspace === undefined ? undefined : { workspace, agents: agents.ofWorkspace(workspace).map((agent) => agent.name) };
-    const isWanted = this.#filter(state ?? undefined, workspace);
+    const isWanted = this.#filter(state, workspace);
+    const read = sent
+      ? await this.#sentRows(state as SenderState | undefined, from)
+      : this.#receivedRows(state as ReceiverState, workspace);
     const rows: MessageRow[] = [];
-    const size = state === undefined || state === null ? limit : PAGE; // without a state to look for, every row read is shown
+    const size = sent && state !== undefined && from !== undefined ? PAGE : limit; // else nearly every row that is read is shown
     for (;;) {
-      const page: readonly (Sent | Received)[] = sent ? outbox.page(before, size, from) : inbox.page(before, size, workspace);
+      const page = read(before, size);
       // Opening the sealed headers costs far more than reading a row: only what is shown is opened.
       for (const row of page.filter(isWanted).slice(0, limit - rows.length))
         rows.push('host' in row ? this.#sentRow(row) : this.#receivedRow(row));
       const last = page.at(-1);
       if (rows.length >= limit || page.length < size || last === undefined) break;
       before = last.seq;
-      // Few of a great many may be in that state: the others get their turn while they are looked for.
+      // Few of a great many may be wanted: the others get their turn while they are looked for.
       await new Promise<void>((resolve) => void clock.after(0, resolve));
     }
     return { messages: rows, scope: workspace ?? 'all workspaces of this host' };
+  }
+
+  /** How received rows are read, newest first: by their state when one is asked for. */
+  #receivedRows(state: ReceiverState | undefined, workspace: string | undefined): Read {
+    const { inbox } = this.#deps;
+    if (state === undefined) return (before, size) => inbox.page(before, size, workspace);
+    return (before, size) => inbox.inState(state, before, size, workspace);
+  }
+
+  /** How sent rows are read: by their state when one is asked for, but for the picked up ones of a folder, which are most of those it has. */
+  async #sentRows(state: SenderState | undefined, from: SentFrom | undefined): Promise<Read> {
+    const { outbox } = this.#deps;
+    if (state === undefined || (state === 'fetched' && from !== undefined)) return (before, size) => outbox.page(before, size, from);
+    if (state !== 'forwarding') return (before, size) => outbox.inState(state, before, size);
+    const rows = await this.#forwarding();
+    return (before = Number.POSITIVE_INFINITY, size) => rows.filter((row) => row.seq < before).slice(0, size);
+  }
+
+  /** What is on its way, newest first: a window of each host at most, nearly always its oldest; so it is looked for from that side. */
+  async #forwarding(): Promise<Sent[]> {
+    const { outbox, clock } = this.#deps;
+    const found: Sent[] = [];
+    for (const host of outbox.openHosts()) {
+      for (let after = 0; found.length < outbox.tally().forwarding;) {
+        const rows = outbox.open(host, after, PAGE);
+        found.push(...rows.filter((row) => row.state === 'forwarding'));
+        if (rows.length < PAGE) break;
+        after = rows.at(-1)!.seq;
+        await new Promise<void>((resolve) => void clock.after(0, resolve));
+      }
+    }
+    return found.toSorted((one, other) => other.seq - one.seq);
   }
 
   /** What this host sent that was refused or has expired, newest first, each with why; of the whole host, never of one workspace only. */
@@ -238,7 +287,9 @@ export class Status {
       fetched_at: row.fetchedAt,
       stored_as: row.storedAs,
       live_session: SENDER_ENDS.has(row.state) ? null : (row.receiver?.liveSession ?? null), // nobody tells it any more after an end
-      cause: row.cause === null ? null : causeRow(row.cause, naming.nameOf(row.host), row.to.workspace),
+      cause:
+        (open ? this.#apart(row.host) : undefined) ??
+        (row.cause === null ? null : causeRow(row.cause, naming.nameOf(row.host), row.to.workspace)),
       destination: {
         host_id: row.host,
         host: naming.nameOf(row.host),
@@ -252,6 +303,13 @@ export class Status {
       remaining_ms: open ? Math.max(0, row.deadline - this.#deps.running()) : null,
       history: this.#history(row.id, row.host),
     };
+  }
+
+  /** Why nothing leaves for a host now, whatever was the matter before: no protocol in common. */
+  #apart(host: HostId): CauseRow | undefined {
+    const { state, range, version, lastSeenAt } = this.#deps.greeting.view(host);
+    if (state !== 'update_required' || range === null) return undefined;
+    return versionsApart(this.#deps.naming.nameOf(host), version, range, lastSeenAt ?? this.#deps.clock.now());
   }
 
   #received(row: Received, sent: Sent | undefined): MessageStatus {

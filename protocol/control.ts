@@ -357,11 +357,14 @@ export interface AttentionRow {
   readonly fix: string;
 }
 
+type Counts<State extends string> = Readonly<Record<State, number>>;
+
 export interface AdminStatus {
   readonly daemon: DaemonStatus;
   readonly hosts: readonly HostRow[];
-  readonly outbox: { readonly queued: number; readonly forwarding: number; readonly deferred: number; readonly uncertain: number };
-  readonly inbox: { readonly awaiting_setup: number; readonly available: number; readonly handed_out: number };
+  /** `oldest_at`: since when the oldest of them waits; null when none does. An earlier build does not tell it. */
+  readonly outbox: Counts<'queued' | 'forwarding' | 'deferred' | 'uncertain'> & { readonly oldest_at?: number | null };
+  readonly inbox: Counts<'awaiting_setup' | 'available' | 'handed_out'> & { readonly oldest_at?: number | null };
   readonly notices: Record<string, number>;
   readonly store: { readonly path: string; readonly bytes: number; readonly free_bytes: number; readonly entries: number };
   readonly attention: readonly AttentionRow[];

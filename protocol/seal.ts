@@ -6,7 +6,7 @@
  * hosts, index, count). Randomness is an argument; a content key is never used for two messages.
  * Limit, stated in the threat model: the keys are static, so either host's key opens the pair's stored mail.
  */
-import { createCipheriv, createDecipheriv, createHmac, hkdfSync } from 'node:crypto';
+import { createCipheriv, createDecipheriv, createHmac, createSecretKey, hkdfSync } from 'node:crypto';
 import { ed25519 } from '@noble/curves/ed25519.js';
 import nacl from 'tweetnacl';
 import { AxError } from './errors.ts';
@@ -61,7 +61,7 @@ export class SealKeys {
 
 /** HMAC-SHA-256 of the parts, each preceded by its length. */
 export function keyedDigest(key: Uint8Array, ...parts: readonly Uint8Array[]): Uint8Array {
-  const hmac = createHmac('sha256', key);
+  const hmac = createHmac('sha256', createSecretKey(key));
   for (const part of parts) hmac.update(`${part.length}:`).update(part);
   return new Uint8Array(hmac.digest());
 }
@@ -101,6 +101,8 @@ export function openPiece(contentKey: Uint8Array, place: SealPlace, index: numbe
   return open(contentKey, place, index, sealed);
 }
 
+// A key as an object: Node looks three times as long at one that is given as bytes.
+
 function nonceOf(index: number): Uint8Array {
   const nonce = Buffer.alloc(12);
   nonce.writeUInt32BE(index, 8);
@@ -112,14 +114,14 @@ function placeBytes(place: SealPlace, index: number): Buffer {
 }
 
 function seal(contentKey: Uint8Array, place: SealPlace, index: number, plain: Uint8Array): Uint8Array {
-  const cipher = createCipheriv('aes-256-gcm', contentKey, nonceOf(index));
+  const cipher = createCipheriv('aes-256-gcm', createSecretKey(contentKey), nonceOf(index));
   cipher.setAAD(placeBytes(place, index));
   return new Uint8Array(Buffer.concat([cipher.update(plain), cipher.final(), cipher.getAuthTag()]));
 }
 
 function open(contentKey: Uint8Array, place: SealPlace, index: number, sealed: Uint8Array): Uint8Array {
   try {
-    const decipher = createDecipheriv('aes-256-gcm', contentKey, nonceOf(index), { authTagLength: TAG_BYTES });
+    const decipher = createDecipheriv('aes-256-gcm', createSecretKey(contentKey), nonceOf(index), { authTagLength: TAG_BYTES });
     decipher.setAAD(placeBytes(place, index));
     decipher.setAuthTag(sealed.subarray(sealed.length - TAG_BYTES));
     return new Uint8Array(Buffer.concat([decipher.update(sealed.subarray(0, sealed.length - TAG_BYTES)), decipher.final()]));

@@ -1,5 +1,5 @@
 /**
- * How rows and ordered keys look in the store: CBOR records and zero-padded sequence numbers.
+ * How rows and ordered keys look in the store: CBOR records and zero-padded sequence numbers; and how an index of them is read.
  *
  * Owns the encoding only; each table's rows belong to the one state owner that writes them. Records are ax's own bytes, so
  * their shape is trusted after decoding; a record that does not decode is a corrupt store.
@@ -17,11 +17,19 @@ export function seqKey(seq: number): string {
   return String(seq).padStart(DIGITS, '0');
 }
 
+/** Rows by the bytes made of them: what a commit reads back of its own, counters for the most part, is not decoded. */
+const packed = new WeakMap<Uint8Array, object>();
+
+/** The row must not change any more. */
 export function pack(row: object): Uint8Array {
-  return encode(row);
+  const bytes = encode(row);
+  packed.set(bytes, row);
+  return bytes;
 }
 
 export function unpack<T>(bytes: Uint8Array): T {
+  const known = packed.get(bytes);
+  if (known !== undefined) return known as T;
   try {
     return decode(bytes) as T;
   } catch (error) {
@@ -32,6 +40,24 @@ export function unpack<T>(bytes: Uint8Array): T {
 export function getRow<T>(reader: StoreReader, table: Table, key: string): T | undefined {
   const bytes = reader.get(table, key);
   return bytes === undefined ? undefined : unpack<T>(bytes);
+}
+
+/** Rows kept decoded by their keys. */
+const KEPT_ROWS = 256;
+
+/** Decoded rows of a table that is read far more often than it changes. What counts is always the bytes that the store gives now. */
+export class KnownRows<T> {
+  readonly #known = new Map<string, { readonly bytes: Uint8Array; readonly row: T }>();
+
+  /** The row in these bytes, which stand under `key`. */
+  read(key: string, bytes: Uint8Array): T {
+    const known = this.#known.get(key);
+    if (known !== undefined && Buffer.compare(known.bytes, bytes) === 0) return known.row;
+    const row = unpack<T>(bytes);
+    if (this.#known.size >= KEPT_ROWS) this.#known.clear();
+    this.#known.set(key, { bytes, row });
+    return row;
+  }
 }
 
 /** The next number of a named sequence, from 1; taken for good when the transaction commits. */
@@ -61,7 +87,54 @@ export function under(prefix: string): { readonly start: string; readonly end: s
   return { start: prefix, end: `${prefix}\uffff` };
 }
 
+/** The prefixes `PREFIX X/` under which an index has keys, each once, at most `limit`, however many keys there are. */
+export function groupsUnder(reader: StoreReader, table: Table, prefix: string, limit = Infinity): string[] {
+  const groups: string[] = [];
+  for (let start = prefix; groups.length < limit;) {
+    const [entry] = reader.range(table, { start, end: `${prefix}~`, limit: 1 });
+    if (entry === undefined) break;
+    const group = entry.key.slice(0, entry.key.indexOf('/', prefix.length) + 1);
+    groups.push(group);
+    start = `${group}~`;
+  }
+  return groups;
+}
+
+/** Of the keys `PREFIX SEQ` under some prefixes of an index: the highest sequences below `before`, highest first, each once. */
+export function newestUnder(
+  reader: StoreReader,
+  table: Table,
+  prefixes: readonly string[],
+  before: number | undefined,
+  limit: number,
+): string[] {
+  const end = before === undefined ? '~' : seqKey(before);
+  let newest: string[] = [];
+  for (const prefix of prefixes) {
+    // Once there are enough, only what is newer than the oldest of them is of interest.
+    const start = newest.length < limit ? prefix : `${prefix}${newest.at(-1)}`;
+    const found = reader.range(table, { start, end: `${prefix}${end}`, reverse: true, limit }).map(({ key }) => key.slice(prefix.length));
+    if (found.length > 0) newest = [...new Set([...newest, ...found])].toSorted().toReversed().slice(0, limit);
+  }
+  return newest;
+}
+
+/** Of the keys `PREFIX X/SEQ` of an index: the lowest sequence. */
+export function oldestUnder(reader: StoreReader, table: Table, prefix: string): string | undefined {
+  const firsts = groupsUnder(reader, table, prefix).flatMap((group) => reader.range(table, { ...under(group), limit: 1 }));
+  return firsts.map(({ key }) => key.slice(key.lastIndexOf('/') + 1)).toSorted()[0];
+}
+
 /** The key of a logical address (harness and canonical workspace); paths may be longer than a key, so they are hashed. */
 export function addressKey(harness: string, workspace: string): string {
-  return createHash('sha256').update(`${harness}\0${workspace}`).digest('hex').slice(0, 40);
+  const address = `${harness}\0${workspace}`;
+  let key = addressKeys.get(address);
+  if (key === undefined) {
+    key = createHash('sha256').update(address).digest('hex').slice(0, 40);
+    if (addressKeys.size >= KEPT_ROWS) addressKeys.clear();
+    addressKeys.set(address, key);
+  }
+  return key;
 }
+
+const addressKeys = new Map<string, string>();

@@ -29,7 +29,7 @@ export const TABLES = [
 export type Table = (typeof TABLES)[number];
 
 /** The schema of the rows that this code reads and writes; daemon/migration.ts brings an older store to it. */
-export const STORE_SCHEMA = 2;
+export const STORE_SCHEMA = 3;
 
 /** The longest key, in bytes of UTF-8. */
 export const MAX_KEY_BYTES = 400;
@@ -68,6 +68,7 @@ export interface StoreReader {
 }
 
 export interface StoreTransaction extends StoreReader {
+  /** The bytes are the store's from here on: nobody changes them any more, also where `get` hands them out within the same write. */
   put(table: Table, key: string, value: Uint8Array): void;
   remove(table: Table, key: string): void;
 }

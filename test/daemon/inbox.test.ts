@@ -7,6 +7,7 @@ import { Inbox } from '../../daemon/inbox.ts';
 import type { Admission } from '../../daemon/inbox.ts';
 import type { HandOut, NewReceived, Received } from '../../daemon/received-row.ts';
 import { pack } from '../../daemon/store/rows.ts';
+import type { ReceiverState } from '../../protocol/states.ts';
 import { MAX_TOMBSTONES_PER_PEER, MAX_WAITING_BYTES_PER_PEER, MAX_WAITING_PER_PEER, METADATA_RETENTION_MS } from '../../protocol/limits.ts';
 import { ALICE, AT, BOB, counted, refusal, SESSION } from '../protocol/sample.ts';
 import { DAY, idOf, openBed } from './bed.ts';
@@ -384,6 +385,34 @@ test('pages go from the newest to the oldest without gap or repeat', async () =>
     before = page.at(-1)!.seq;
   }
   assert.deepEqual(seen, [5, 4, 3, 2, 1]);
+});
+
+test('a list by state holds each message in that state once, newest first, of all folders or of one, also while they are moved', async () => {
+  const box = await emptyBox();
+  for (let n = 1; n <= 9; n++) await box.taken(n, n % 3 === 0 ? { workspace: '/other', state: 'awaiting_setup' } : {});
+  const listed = (state: ReceiverState, workspace?: string, before?: number, limit = 9): number[] =>
+    box.inbox.inState(state, before, limit, workspace).map((row) => row.seq);
+  assert.deepEqual([listed('available'), listed('awaiting_setup'), listed('awaiting_setup', W)], [[8, 7, 5, 4, 2, 1], [9, 6, 3], []]);
+  assert.deepEqual([listed('available', W, 7, 2), listed('available', '/other')], [[5, 4], []]);
+  for (const n of [1, 8]) {
+    await box.handOut(n);
+    await box.confirm(n);
+  }
+  await box.cancel(3);
+  assert.deepEqual(
+    [listed('fetched'), listed('fetched', W, 8), listed('fetched', '/other'), listed('cancelled'), listed('available')],
+    [[8, 1], [1], [], [3], [7, 5, 4, 2]],
+  );
+  await box.bed.write((tx) => box.inbox.setAvailable(tx, 'claude', W, false));
+  assert.deepEqual([listed('awaiting_setup'), listed('available')], [[9, 7, 6, 5, 4, 2], []]);
+  const many = Array.from({ length: 300 }, (_, n) => 20 + n);
+  for (const n of many) await box.taken(n, { workspace: '/many', state: 'awaiting_setup' });
+  await box.bed.write((tx) => box.inbox.setAvailable(tx, 'claude', '/many', true)); // 200 of them: the others wait for the next write
+  const both = [...listed('available', '/many', undefined, 999), ...listed('awaiting_setup', '/many', undefined, 999)];
+  assert.deepEqual([both.length, new Set(both).size], [600, 300], 'who asks for one state looks through both meanwhile');
+  box.bed.clock.pass(7 * DAY + 1);
+  await box.retire();
+  assert.equal(listed('expired', undefined, undefined, 999).length, 97, 'of a hundred that are over, three had ended');
 });
 
 test('unread messages are told oldest first, each address once, and counted by what they wait for', async () => {

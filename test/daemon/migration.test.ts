@@ -1,6 +1,7 @@
 /**
- * From a store of schema 1 to the present one. Both fixtures were written by the last ax of that schema: a sender's store with a message in
- * each state, and its receiver's. What is large is built by hand in the same shapes.
+ * From a store of an older schema to the present one. The fixtures are a sender's store with a message in each state, and its receiver's:
+ * those of schema 1 were written by the last ax of that schema, those of schema 2 are the same, brought there by the last ax of that one.
+ * What is large is built by hand in the same shapes.
  */
 import assert from 'node:assert/strict';
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -20,6 +21,7 @@ import { STORE_SCHEMA } from '../../daemon/store/store.ts';
 import type { OpenedStore, StoreTransaction } from '../../daemon/store/store.ts';
 import type { MessageId } from '../../protocol/ids.ts';
 import { MAX_DEADLINE_MS, METADATA_RETENTION_MS } from '../../protocol/limits.ts';
+import { RECEIVER_STATES, SENDER_STATES } from '../../protocol/states.ts';
 import { HandClock } from './bed.ts';
 
 const fixture = (name: string): Buffer => gunzipSync(readFileSync(join(import.meta.dirname, 'store', 'fixtures', name)));
@@ -120,6 +122,29 @@ test("a sender's and a receiver's messages are found by their folder as new ones
   const from = sent[0]?.origin.workspace ?? '';
   assert.deepEqual(outbox.page(undefined, 10, { workspace: from, agents: [] }), sent);
   await sender.close();
+});
+
+test('a store of schema 2 opens as one of the present schema, and its messages are found by their state', async () => {
+  const listed = async (name: string, list: (store: OpenedStore) => string[][]): Promise<string[][]> => {
+    const { state, folder } = oldState(fixture(name));
+    writeFileSync(join(folder, 'format'), MARK_1.replace('1', '2'));
+    const store = await openLmdbStore(folder);
+    assert.equal(store.schema, 2);
+    await migrate(store, new HandClock(), silentLog);
+    const found = list(store);
+    await store.close();
+    assert.deepEqual([markOf(folder).schema, readdirSync(state).toSorted()], [STORE_SCHEMA, ['store', 'store.schema-2']]);
+    return found;
+  };
+  const sent = await listed('schema-2.mdb.gz', (store) =>
+    SENDER_STATES.map((state) => new Outbox(store, () => 10_000).inState(state, undefined, 10).map((row) => row.id)),
+  );
+  const { long, queued, accepted, fetched, refused, expired, cancelled } = IDS;
+  assert.deepEqual(sent, [[long, queued], [], [], [accepted], [fetched], [refused], [expired], [cancelled]]);
+  const received = await listed('schema-2-receiver.mdb.gz', (store) =>
+    RECEIVER_STATES.map((state) => new Inbox(store, () => 10_000).inState(state, undefined, 10).map((row) => row.id)),
+  );
+  assert.deepEqual(received, [[], [accepted], [fetched], [], []]);
 });
 
 test('the files as they were are kept beside the store, byte for byte and for this user only, and no later start touches them', async () => {

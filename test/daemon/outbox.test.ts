@@ -8,6 +8,7 @@ import type { Cause, NewSent, Sent } from '../../daemon/sent-row.ts';
 import type { Origin } from '../../protocol/control.ts';
 import { MAX_RETENTION_MS, METADATA_RETENTION_MS } from '../../protocol/limits.ts';
 import type { Receipt } from '../../protocol/receipt.ts';
+import type { SenderState } from '../../protocol/states.ts';
 import { ALICE, AT, BOB, CAROL, counted, refusal, toBob } from '../protocol/sample.ts';
 import { DAY, idOf, openBed } from './bed.ts';
 import type { Bed } from './bed.ts';
@@ -89,7 +90,10 @@ class Box {
       certain: false,
       ...change,
     };
-    return this.bed.write((tx) => this.outbox.receipt(tx, receipt));
+    return this.bed.write((tx) => {
+      const row = this.outbox.get(receipt.id, tx);
+      return row === undefined ? undefined : this.outbox.receipt(tx, row, receipt);
+    });
   }
 
   cancel(n: number): Promise<{ row: Sent; isNew: boolean }> {
@@ -166,7 +170,7 @@ test('the straight way: leaving, accepted, fetched; the body goes with the accep
   await box.receipt(1, 'fetched', { at: AT + 200 });
   assert.deepEqual(
     [box.is(1), box.row(1).fetchedAt, box.row(1).receiver?.state, box.index().join('')],
-    ['fetched', AT + 200, 'fetched', 'p'],
+    ['fetched', AT + 200, 'fetched', 'ps'],
   );
 });
 
@@ -430,7 +434,7 @@ test('a local message has no open index, is settled by its inbox row, and is nev
   const box = await emptyBox();
   const here = ALICE.hostId;
   for (const n of [1, 2, 3]) await box.add(n, { local: true, state: 'accepted', host: here });
-  assert.deepEqual([box.index().join(''), box.outbox.open(here, 0, 9), box.outbox.accepted(here, 0, 9)], ['ppp', [], []]);
+  assert.deepEqual([box.index().join(''), box.outbox.open(here, 0, 9), box.outbox.accepted(here, 0, 9)], ['pppsss', [], []]);
   await box.bed.write((tx) => {
     box.outbox.settleLocal(tx, idOf(1), 'fetched', AT + 9);
     box.outbox.settleLocal(tx, idOf(2), 'expired', AT + 9);
@@ -460,6 +464,42 @@ test('removing a host ends its entries: cancelled when they never left, else exp
     ['cancelled', 'expired?', 'expired?', 'queued'],
   );
   assert.deepEqual([box.outbox.countOpen(B), box.outbox.cancels(B, 0, 9)], [0, []]);
+});
+
+test('a list by state holds each entry in that state once, newest first, and costs the straight way one index key at its end', async () => {
+  const box = await emptyBox();
+  for (let n = 1; n <= 9; n++) await box.add(n, n % 3 === 0 ? { host: CAROL.hostId } : {});
+  await box.add(10, { local: true, state: 'accepted', host: ALICE.hostId });
+  const listed = (state: SenderState, before?: number, limit = 9): number[] =>
+    box.outbox.inState(state, before, limit).map((row) => row.seq);
+  assert.deepEqual(
+    [listed('queued'), listed('queued', 5, 2)],
+    [
+      [9, 8, 7, 6, 5, 4, 3, 2, 1],
+      [4, 3],
+    ],
+  );
+  await box.leave(1, 2, 3, 4, 5, 6);
+  assert.deepEqual([listed('queued'), listed('forwarding')], [[9, 8, 7], []], 'what is on its way is found among what is open');
+  for (const n of [1, 2, 4]) await box.receipt(n, 'accepted');
+  await box.receipt(3, 'accepted', { receiver: CAROL.hostId });
+  assert.deepEqual(
+    [listed('accepted'), listed('accepted', 4, 2)],
+    [
+      [10, 4, 3, 2, 1],
+      [3, 2],
+    ],
+  );
+  await box.receipt(2, 'fetched');
+  await box.receipt(4, 'expired');
+  await box.cancel(9);
+  await box.refuse(5);
+  await box.defer(6);
+  const states = ['accepted', 'fetched', 'expired', 'cancelled', 'refused', 'deferred', 'queued'] as const;
+  assert.deepEqual(
+    states.map((state) => listed(state)),
+    [[10, 3, 1], [2], [4], [9], [5], [6], [8, 7]],
+  );
 });
 
 test('pages and walks give each entry once, newest or oldest first', async () => {

@@ -152,7 +152,13 @@ test('two hosts without a common protocol say so on both sides, keep what waits,
       const row = hosts.find((one: Json) => one['host_id'] === there.hostId) as Json;
       return row['state'] === 'update_required' && row['version'] === version ? true : JSON.stringify(row);
     });
-    assert.match(String((await here.ok(['admin', 'status', id], { program }))['state']), /^(queued|deferred)$/);
+    const { state, cause } = await here.ok(['admin', 'status', id], { program });
+    const [mine, theirs] = [`this host ax ${here === a ? AX_VERSION : OTHER} `, `${there.name} runs ax ${version} `];
+    assert.match(state, /^(queued|deferred)$/);
+    assert.deepEqual([cause?.code, cause?.message.includes(mine), cause?.message.includes(theirs)], ['update_required', true, true]);
+    // The one command, where it is to be typed: here, or on the other host, which is the older one.
+    const mends = here === a ? /update ax on this host; then: ax daemon restart; it then/ : /then, on versa, ax daemon restart; it then/;
+    assert.match(cause.message, mends);
     const ping = await here.refused(['host', 'ping', there.name], 'update_required', 1, { program });
     assert.match(String(ping['message']), new RegExp(`that host runs ax ${version.replaceAll('.', '\\.')} `));
     assert.match(String(ping['fix']), /^update ax on (this|that) host$/);

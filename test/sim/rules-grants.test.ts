@@ -154,6 +154,32 @@ test('a grant that expires ends by itself', async () => {
   );
 });
 
+test('a right to cause notices that ends by itself is missed within a second: what lies unread says so on both hosts, and wakes nobody', async () => {
+  await inWorld(
+    78,
+    async (bed) => {
+      const { a, b, fleet } = bed;
+      await change(bed, 'host.grant', { actions: ['notify'], expires_ms: 600_000 });
+      const quiet = await bed.send(a, b, 'quiet', '/beta');
+      const id = await bed.send(a, b, 'k');
+      for (const one of [id, quiet]) await bed.until(a, one, 'accepted');
+      await fleet.sleep(590_000);
+      assert.notEqual((await bed.status(b, id)).receiver_notice_reason, 'no_right');
+      await fleet.sleep(11_000);
+      for (const one of [id, quiet])
+        for (const host of [a, b]) assert.equal((await bed.status(host, one)).receiver_notice_reason, 'no_right', `${one} at ${host.name}`);
+      assert.match(JSON.stringify(await attention(bed, b)), /for \/alpha wake nobody: that host may cause no notices here any more/);
+      const session = b.agents.add({ workspace: '/alpha' });
+      await fleet.sleep(600_000);
+      assert.equal(session.received.length, 0);
+      await change(bed, 'host.grant', { actions: ['notify'] });
+      await fleet.sleep(10_000);
+      assert.ok(session.received.length > 0, 'with the right back, it is told');
+    },
+    { grants: ['read', 'write'] },
+  );
+});
+
 test('a change of grants names a known action and a paired host, or changes nothing', async () => {
   await inWorld(76, async (bed) => {
     const refusals: [object, string][] = [

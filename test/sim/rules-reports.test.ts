@@ -226,3 +226,27 @@ test('a message that had expired with its cancel unanswered expires once in the 
     await fleet.boot(b);
   });
 });
+
+test('two spellings that a file system takes for one folder are one address, and two where it does not: its real path decides', async () => {
+  await inWorld(229, async (bed) => {
+    const { a, b, fleet } = bed;
+    for (const path of ['/mnt/c/Work', '/MNT/C/WORK']) b.folders.set(path, '/mnt/c/Work'); // folds case
+    for (const path of ['/srv/Work', '/srv/work']) b.folders.set(path, path); // keeps it
+    const to = async (path: string): Promise<string> => {
+      const id = await bed.send(a, b, path.replaceAll('/', '.'), path);
+      await bed.until(a, id, 'accepted');
+      return id;
+    };
+    const [one, two, three, four] = [await to('/mnt/c/Work'), await to('/MNT/C/WORK'), await to('/srv/Work'), await to('/srv/work')];
+    const listed = async (workspace: string): Promise<string[]> =>
+      ((await fleet.call(b, 'message.list', { workspace }))['messages'] as MessageRow[]).map((row) => row.message_id);
+    assert.deepEqual(
+      [await listed('/mnt/c/Work'), await listed('/MNT/C/WORK')],
+      [
+        [two, one],
+        [two, one],
+      ],
+    );
+    assert.deepEqual([await listed('/srv/Work'), await listed('/srv/work')], [[three], [four]]);
+  });
+});

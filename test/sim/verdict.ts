@@ -5,9 +5,11 @@
  * disks only; what a rule needs to know of the world (who may what, who is willing) it reads there too.
  */
 import type { Event } from '../../daemon/events.ts';
+import { Inbox } from '../../daemon/inbox.ts';
+import { Outbox } from '../../daemon/outbox.ts';
 import type { Received } from '../../daemon/received-row.ts';
 import type { Sent } from '../../daemon/sent-row.ts';
-import { RECEIVER_ENDS, SENDER_ENDS } from '../../protocol/states.ts';
+import { RECEIVER_ENDS, RECEIVER_STATES, SENDER_ENDS, SENDER_STATES } from '../../protocol/states.ts';
 import type { Checker } from './checker.ts';
 import type { Disk } from './disk.ts';
 import type { Fleet, Host } from './fleet.ts';
@@ -81,7 +83,24 @@ export function judgeEnd(fleet: Fleet, checker: Checker): void {
     for (const row of disk.allSent()) agree(checker, host, row, disks, fleet);
     requestsMadeOne(checker, disk);
     inOrder(checker, host, disk);
+    listedByState(checker, host);
   }
+}
+
+/** The lists by state are those of the rows in that state. Entries on their way have none: they are found among the open ones. */
+function listedByState(checker: Checker, host: Host): void {
+  const store = host.life?.store;
+  if (store === undefined) return;
+  const [outbox, inbox] = [new Outbox(store, () => 0), new Inbox(store, () => 0)];
+  const seqs = (rows: readonly { readonly seq: number }[]): string => rows.map((row) => row.seq).join(' ');
+  const [sent, received] = [outbox.page(undefined, Infinity), inbox.page(undefined, Infinity)];
+  const differ = (state: string, listed: string, held: string): void => {
+    if (listed !== held) checker.fail('a list by state holds each row in that state once', `${host.name} ${state}: ${listed}; ${held}`);
+  };
+  for (const state of SENDER_STATES.filter((one) => one !== 'forwarding'))
+    differ(state, seqs(outbox.inState(state, undefined, Infinity)), seqs(sent.filter((row) => row.state === state)));
+  for (const state of RECEIVER_STATES)
+    differ(state, seqs(inbox.inState(state, undefined, Infinity)), seqs(received.filter((row) => row.state === state)));
 }
 
 /** What the sender says and what the receiver holds are the same story. */

@@ -17,7 +17,9 @@ import type { Link } from '../../../daemon/link/link.ts';
 import { silentLog } from '../../../daemon/log.ts';
 import { openLmdbStore } from '../../../daemon/store/lmdb.ts';
 import type { Store, StoreReader, StoreTransaction } from '../../../daemon/store/store.ts';
+import type { AdminStatus } from '../../../protocol/control.ts';
 import { hostKeyFromSeed } from '../../../protocol/identity.ts';
+import { RECEIVER_STATES, SENDER_STATES } from '../../../protocol/states.ts';
 import { bigId, fill, folderOf, FOLDERS } from '../../big/fill.ts';
 import { counted } from '../../protocol/sample.ts';
 
@@ -120,6 +122,9 @@ test('a start, status, lists and fetch read as few rows of five thousand message
     ['admin.status', {}],
     ['message.list', { limit: 20 }],
     ['message.list', { sent: true, limit: 20 }],
+    ...RECEIVER_STATES.map((state) => ['message.list', { state, limit: 10 }] as const),
+    ...RECEIVER_STATES.map((state) => ['message.list', { state, workspace: folderOf(BASE, 7), limit: 4 }] as const),
+    ...SENDER_STATES.map((state) => ['message.list', { sent: true, state, limit: 10 }] as const),
     ['message.list', { workspace: folderOf(BASE, 7), limit: 4 }],
     ['message.list', { workspace: folderOf(BASE, 0), limit: 20 }],
     ['message.fetch', { id: bigId(0) }],
@@ -132,11 +137,10 @@ test('a start, status, lists and fetch read as few rows of five thousand message
     const [few, many] = [await small.reads(method, params), await big.reads(method, params)];
     assert.ok(many <= few * 1.2, `${method} ${JSON.stringify(params)}: ${few} and ${many} rows`);
   }
-  assert.deepEqual((await big.daemon.call('admin.status', {}, { session: null } as never))['inbox'], {
-    awaiting_setup: 5000,
-    available: 0,
-    handed_out: 0,
-  });
+  const { inbox, outbox } = (await big.daemon.call('admin.status', {}, { session: null } as never)) as unknown as AdminStatus;
+  const first = new Inbox(big.store, () => 0).find(bigId(0), 1)[0];
+  assert.deepEqual(inbox, { awaiting_setup: 5000, available: 0, handed_out: 0, oldest_at: first?.receivedAt });
+  assert.equal(typeof outbox.oldest_at, 'number');
 });
 
 test('what a setup makes available is moved in small writes, goes on after a crash, and is handed out meanwhile', async () => {
