@@ -21,6 +21,7 @@ import type { ConnectionHooks } from './connection.ts';
 import { Dialer } from './dialing.ts';
 import type { Peer } from './dialing.ts';
 import type { Channel, Link, LinkEvents, LinkStatus } from './link.ts';
+import { ownAddresses, watchAddresses } from './moved.ts';
 import { startNode } from './node.ts';
 import { Violations } from './violations.ts';
 
@@ -32,6 +33,8 @@ const STRANGER_MS = 10_000;
 /** Connections one peer may have at once. */
 const CONNECTIONS_PER_PEER = 4;
 const TICK_MS = 15_000;
+/** How often this machine's own addresses are looked at, ms: where one went, no connection may wait for its silence to be noticed. */
+const MOVED_TICK_MS = 5000;
 const SUPERSEDED_IDLE_MS = 30_000;
 /** A sign of life this young needs no other, ms. */
 const FRESH_MS = 1000;
@@ -40,6 +43,8 @@ export interface Libp2pLinkOptions {
   readonly key: HostKey;
   /** Multiaddrs to listen on; none makes a host that only dials. */
   readonly listen: readonly string[];
+  /** This machine's own addresses; by default as the system lists them. */
+  readonly ownAddresses?: () => ReadonlySet<string>;
   readonly clock: Clock;
   readonly log: Log;
 }
@@ -61,6 +66,7 @@ class Libp2pLink implements Link {
   /** Set between start() and stop(): no callback is made outside. */
   #events: LinkEvents | undefined;
   #cancelTick: () => void = () => undefined;
+  #cancelMovedTick: () => void = () => undefined;
 
   constructor(options: Libp2pLinkOptions) {
     this.#options = options;
@@ -92,6 +98,7 @@ class Libp2pLink implements Link {
     }
     this.#dialer.start(this.#node);
     this.#tickLater();
+    this.#movedTickLater(watchAddresses(this.#options.ownAddresses ?? ownAddresses));
     for (const peer of this.#peers.values()) this.#dialer.keep(peer);
   }
 
@@ -101,6 +108,7 @@ class Libp2pLink implements Link {
     this.#node = undefined;
     this.#dialer.stop();
     this.#cancelTick();
+    this.#cancelMovedTick();
     for (const peer of this.#peers.values()) peer.cancelRetry?.();
     await Promise.all([...this.#connections.values()].map((connection) => connection.close()));
     await node?.stop();
@@ -135,7 +143,7 @@ class Libp2pLink implements Link {
       peer.addresses = [...addresses];
       peer.failures = 0;
       // A host that moved may have left a dead connection behind: the new address is dialled once that is known.
-      for (const connection of peer.connections) if (this.#clock.monotonic() - connection.heardAt >= FRESH_MS) connection.probe(true);
+      for (const connection of peer.connections) if (this.#clock.monotonic() - connection.heardAt >= FRESH_MS) connection.probe('now');
       this.#dialer.keep(peer);
     }
     for (const peer of this.#peers.values()) {
@@ -173,7 +181,7 @@ class Libp2pLink implements Link {
     peer.connections.push(opened);
     peer.cancelRetry?.();
     this.#log.debug('link.connected', { peer: id, address: opened.address, direction: opened.direction });
-    for (const older of peer.connections) if (older !== opened) older.probe(true);
+    for (const older of peer.connections) if (older !== opened) older.probe('now');
     if (!peer.learned) {
       this.#clock.after(STRANGER_MS, () => {
         if (!peer.learned && opened.isOpen) opened.abort('a stranger stayed too long');
@@ -256,6 +264,18 @@ class Libp2pLink implements Link {
       }
       this.#violations.sweep();
       this.#tickLater();
+    });
+  }
+
+  /** A machine that moved asks at once who still answers, and dials the others anew; who was nowhere in reach is tried soon as well. */
+  #movedTickLater(hasMoved: () => boolean): void {
+    this.#cancelMovedTick = this.#clock.after(MOVED_TICK_MS, () => {
+      if (hasMoved()) {
+        this.#log.info('link.moved', { connections: this.#connections.size });
+        for (const connection of this.#connections.values()) connection.probe('moved');
+        for (const peer of this.#peers.values()) if (peer.connections.length === 0) this.nudge(peer.id);
+      }
+      this.#movedTickLater(hasMoved);
     });
   }
 

@@ -8,6 +8,7 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import type { Clock } from '../../../daemon/clock/clock.ts';
 import { createLibp2pLink } from '../../../daemon/link/libp2p.ts';
+import type { Libp2pLinkOptions } from '../../../daemon/link/libp2p.ts';
 import { silentLog } from '../../../daemon/log.ts';
 import type { Log } from '../../../daemon/log.ts';
 import { hostKeyFromSeed } from '../../../protocol/identity.ts';
@@ -69,7 +70,10 @@ export async function until(condition: () => boolean, what: string): Promise<voi
   }
 }
 
+type OwnOptions = Pick<Libp2pLinkOptions, 'ownAddresses'>;
+
 export interface RealBed extends LinkBed {
+  host(options?: { readonly dialable?: boolean } & OwnOptions): Promise<LinkHost>;
   readonly clock: ManualClock;
   keyOf(host: LinkHost): HostKey;
   /** What all links of this bed logged at warn and error. */
@@ -87,8 +91,8 @@ export function realBed(): RealBed {
     error: (event, fields) => void logged.push(`${event} ${JSON.stringify(fields)}`),
   };
   const listens = new Map<string, readonly string[]>();
-  const start = async (key: HostKey, listen: readonly string[]): Promise<LinkHost> => {
-    const { host, start: go } = recordingHost(key.hostId, createLibp2pLink({ key, listen, clock, log }));
+  const start = async (key: HostKey, listen: readonly string[], own: OwnOptions = {}): Promise<LinkHost> => {
+    const { host, start: go } = recordingHost(key.hostId, createLibp2pLink({ key, listen, clock, log, ...own }));
     await go();
     keys.set(key.hostId, key);
     listens.set(key.hostId, host.link.status().listen);
@@ -99,7 +103,7 @@ export function realBed(): RealBed {
     clock,
     logged,
     keyOf: (host) => keys.get(host.id)!,
-    host: (options = {}) => start(hostKeyFromSeed(randomBytes(32)), (options.dialable ?? true) ? ['/ip4/127.0.0.1/tcp/0'] : []),
+    host: ({ dialable = true, ...own } = {}) => start(hostKeyFromSeed(randomBytes(32)), dialable ? ['/ip4/127.0.0.1/tcp/0'] : [], own),
     restart: (host) => start(keys.get(host.id)!, listens.get(host.id)!),
     run: (promise) => promise,
     until,

@@ -76,9 +76,11 @@ export function portOf(host: LinkHost): number {
   return Number(/\/tcp\/(\d+)$/.exec(host.link.status().listen[0] ?? '')?.[1]);
 }
 
-/** A proxy in front of a host that counts connections and can go silent without closing anything. */
+/** A proxy in front of a host that counts connections and bytes, and can go silent without closing anything. */
 export class Proxy {
   accepted = 0;
+  /** Passed on, both ways. */
+  bytes = 0;
   silent = false;
   readonly sockets = new Set<Socket>();
   readonly #server: Server;
@@ -92,7 +94,11 @@ export class Proxy {
         [client, upstream],
         [upstream, client],
       ] as const) {
-        from.on('data', (bytes) => void (this.silent ? undefined : to.write(bytes)));
+        from.on('data', (bytes) => {
+          if (this.silent) return;
+          this.bytes += bytes.length;
+          to.write(bytes);
+        });
         from.on('close', () => void (this.silent ? undefined : to.destroy()));
         from.on('error', () => void to.destroy());
       }

@@ -114,6 +114,36 @@ rule('a request that nothing answers makes the link find out whether the connect
   assert.equal(b.peers.at(-1)?.up, false);
 });
 
+rule(
+  'a machine that loses an address of its own asks at once who still answers, and nothing of it is seen on the wire before',
+  async (bed, cleanUp) => {
+    const own = new Set(['192.0.2.1', '192.0.2.2']);
+    const [a, b] = [await bed.host(), await bed.host({ ownAddresses: () => new Set(own) })];
+    const [proxy, address] = await proxied(a, cleanUp);
+    introduce(b, a, []);
+    introduce(a, b, [address]);
+    await until(() => isUp(a, b) && isUp(b, a), 'the connection');
+    await bed.pass(2000);
+    const atRest = proxy.bytes;
+    own.add('192.0.2.3');
+    await bed.pass(20_000);
+    assert.equal(proxy.bytes, atRest, 'neither the looks nor an address that came send anything');
+    own.delete('192.0.2.1');
+    await bed.pass(6000);
+    assert.ok(proxy.bytes > atRest && isUp(b, a), 'a connection that lives on is asked and kept');
+    proxy.silent = true;
+    own.delete('192.0.2.2');
+    await bed.pass(6000);
+    proxy.silent = false;
+    for (let seconds = 0; seconds < 14 && b.peers.length < 3; seconds++) await bed.pass(1000);
+    assert.deepEqual(
+      b.peers.map(({ up }) => up),
+      [true, false, true],
+      'within 20 s it is dialled again',
+    );
+  },
+);
+
 rule('a new address of a host whose connection is dead is dialled as soon as that is known', async (bed, cleanUp) => {
   const [a, b] = await silenced(bed, cleanUp);
   introduce(a, b);
