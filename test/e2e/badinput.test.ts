@@ -5,13 +5,15 @@
  */
 import assert from 'node:assert/strict';
 import { createHash, randomBytes } from 'node:crypto';
-import { readFileSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
+import { chownSync, mkdirSync, readFileSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { before, test } from 'node:test';
 import { MAX_BODY_BYTES } from '../../protocol/limits.ts';
 import { BUNDLE, makeBed, sessionOf, shellOf, until } from './hosts.ts';
 import type { Host } from './hosts.ts';
 import type { Json } from './processes.ts';
+import { ranOrSkipped } from '../ran-before.ts';
+import { NotInstallable } from '../real/install.ts';
 import type { StandIn } from '../standin/spawn.ts';
 
 const bed = makeBed();
@@ -75,7 +77,7 @@ test('an unknown host, session, agent or id is refused as what it is', async () 
   await a.refused(toFolder(workspace, '--agent', 'nobody', 'x'), 'not_found');
   for (const verb of ['show', 'fetch']) await a.refused(['messages', verb, '01hq3k5r8wzzzzzzzzzzzzzzzz'], 'message_not_found');
   await a.refused(['admin', 'cancel', '01hq3k5r8wzzzzzzzzzzzzzzzz'], 'message_not_found');
-  await a.refused(['messages', 'show', 'what?'], 'invalid_argument');
+  await a.refused(['messages', 'show', 'what?'], 'usage', 2);
   await a.refused(['send', '--host', 'hostb', '--destination-workspace', workspace, '--harness', 'cursor', 'x'], 'usage', 2);
   assert.equal((await a.ok(['messages', 'list', '--sent', '--all']))['messages'].length, 0);
 });
@@ -163,6 +165,34 @@ test('a body that is not UTF-8 arrives as the bytes it was', async () => {
   const file = join(workspace, 'ax-body.bin');
   await b.ok(['messages', 'fetch', id, '--output', file], { env, cwd: workspace });
   assert.deepEqual(readFileSync(file), body);
+});
+
+test('a body given as one word, long and with a slash in front, arrives whole and as it was typed', async () => {
+  const { workspace, session } = await attached('words');
+  const body = `/c/${'x'.repeat(100_000)} \\ "$HOME" %PATH% end`; // more than other ways to start a program pass on
+  const id = String((await a.ok(toFolder(workspace, body)))['message_id']);
+  await b.untilStatus(id, { state: 'available' });
+  const fetched = await b.ok(['messages', 'fetch', id], { env: shellOf(session), cwd: workspace });
+  assert.equal(fetched['body'], body);
+});
+
+test('in a user namespace of its own, as in a rootless container, a command is the same user or is told why it is not', async (t) => {
+  await ranOrSkipped(t, { kind: 'user namespaces', file: 'badinput', name: 'rootless' }, async () => {
+    const enter = ['unshare', '--user', '--map-root-user'];
+    if ((await a.ax(['-c', 'true'], { program: [...enter, 'sh'] })).status !== 0) throw new NotInstallable('no user namespaces here');
+    const program = [...enter, process.execPath, BUNDLE];
+    assert.equal((await a.ok(['host', 'list'], { program }))['ok'], true);
+    const sent = await a.ok(toFolder(b.workspace('rootless'), 'from within'), { program });
+    await a.untilStatus(String(sent['message_id']), { state: 'accepted' });
+    // The state folder of somebody whom the namespace does not know looks like nobody's.
+    const other = bed.host('other');
+    mkdirSync(other.stateDir, { recursive: true, mode: 0o700 });
+    if (process.getuid?.() !== 0) return;
+    chownSync(other.stateDir, 4242, 4242);
+    const refused = await other.ax(['--format', 'json', 'daemon', 'run'], { program });
+    assert.deepEqual([refused.json['ok'], refused.status], [false, 1], refused.stdout);
+    assert.match(refused.json['error'].message, /belongs to another user|the state folder .* cannot be made \(E(PERM|ACCES)\)/);
+  });
 });
 
 test('a body of 1 MiB arrives whole; people are shown its head and given the whole in a file of their own', async () => {
