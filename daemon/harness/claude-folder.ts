@@ -34,6 +34,8 @@ export class RecordFolder {
   /** What is watched: the folder, or its config root while there is no such folder. */
   #watched = '';
   #inode = 0;
+  /** The folder as it was just before its last listing. */
+  #listed: string | undefined;
   #closed = false;
   readonly #warned = new Set<string>();
 
@@ -48,20 +50,29 @@ export class RecordFolder {
     return path.startsWith(`${this.#folder}/`);
   }
 
-  /** The paths of its records; none while there is no such folder; undefined when it cannot be read just now. Never throws. */
-  async list(): Promise<readonly string[] | undefined> {
+  /**
+   * The paths of its records; none while there is no such folder. Undefined when what is known of them stands: the folder cannot be read
+   * just now, or, when only changes are asked for, nothing was made or removed in it since the last listing. Never throws.
+   */
+  async list(ask: 'all' | 'changes'): Promise<readonly string[] | undefined> {
     try {
       const info = await stat(this.#folder);
       if (!isPrivate(info, this.#options.uid)) {
         this.#warnOnce('claude.root_skipped');
+        this.#listed = undefined;
         return [];
       }
-      this.#watch(this.#folder, info.ino); // before the listing: a record made in between is then an event
+      const isNewWatch = this.#watch(this.#folder, info.ino); // before the listing: a record made in between is then an event
+      const mark = `${info.dev}:${info.ino}:${info.mtimeMs}:${info.ctimeMs}`;
+      if (ask === 'changes' && !isNewWatch && mark === this.#listed) return undefined;
+      this.#listed = undefined;
       const records = (await readdir(this.#folder)).filter((name) => pidOfRecordName(name) !== undefined);
+      this.#listed = mark;
       if (records.length > MAX_RECORDS_PER_ROOT) this.#warnOnce('claude.too_many_records');
       return records.slice(0, MAX_RECORDS_PER_ROOT).map((name) => join(this.#folder, name));
     } catch (error) {
       const code = errorCode(error);
+      this.#listed = undefined;
       if (code === 'ENOENT' || code === 'ENOTDIR') {
         await this.#watchRoot();
         return [];
@@ -85,11 +96,12 @@ export class RecordFolder {
     }
   }
 
-  #watch(path: string, inode: number): void {
-    if (this.#closed || (this.#watcher !== undefined && this.#watched === path && this.#inode === inode)) return;
+  /** True when a watch was set just now: nothing is known of what happened before. */
+  #watch(path: string, inode: number): boolean {
+    if (this.#closed || (this.#watcher !== undefined && this.#watched === path && this.#inode === inode)) return false;
     this.#watcher?.close();
     this.#watcher = undefined;
-    if (path === '') return;
+    if (path === '') return false;
     try {
       const watcher = watch(path, { persistent: false });
       watcher.on('change', (_type, name) => {
@@ -104,8 +116,10 @@ export class RecordFolder {
       this.#watcher = watcher;
       this.#watched = path;
       this.#inode = inode;
+      return true;
     } catch (error) {
       this.#options.log.debug('claude.watch_failed', { folder: path, code: errorCode(error) });
+      return false;
     }
   }
 

@@ -13,9 +13,10 @@ import { parseSessionId } from '../../protocol/ids.ts';
 import { isNoticeSafe } from '../../protocol/paths.ts';
 import type { Clock, Random } from '../clock/clock.ts';
 import type { Log } from '../log.ts';
+import { keyOf } from './claude-listing.ts';
 import type { Surroundings } from './claude-live.ts';
 import { proveClaim } from './claude-prove.ts';
-import { ClaudeRegistry, keyOf } from './claude-registry.ts';
+import { ClaudeRegistry } from './claude-registry.ts';
 import { ReplySockets } from './claude-replies.ts';
 import { noticeLine, writeLine } from './claude-socket.ts';
 import type { Harness, HarnessEvents, Notice, NoticeResult, Session, SessionClaim } from './harness.ts';
@@ -62,7 +63,10 @@ class Claude implements ClaudeHarness {
       procRoot: options.procRoot ?? (process.platform === 'linux' ? '/proc' : undefined),
     };
     const around = this.#around;
-    this.#registry = new ClaudeRegistry({ around, log, signal, onSessions: (sessions) => this.#onSessions(sessions) }, options.configDirs);
+    this.#registry = new ClaudeRegistry(
+      { around, random, log, signal, onSessions: (sessions) => this.#onSessions(sessions) },
+      options.configDirs,
+    );
     this.#replies = new ReplySockets({ around, random, log, signal, onNotice: (id, result) => this.#events?.onNotice(id, result) });
   }
 
@@ -120,6 +124,7 @@ class Claude implements ClaudeHarness {
     const { record, reason } = seen;
     if (!seen.fresh) return failed('session record is not readable');
     if (record.sessionId !== session.sessionId) return failed('conversation has ended');
+    if (record.workspace !== session.workspace) return failed('session has moved to another folder');
     if (reason !== undefined || record.socket === undefined) return failed(reason ?? 'messaging off or too old');
     const replySocket = await this.#replies.ensure(dirname(record.socket));
     this.#replies.expect(notice.id);

@@ -34,8 +34,9 @@ export interface HomeOptions {
   readonly onNotice: (noticeId: string, result: NoticeResult) => void;
 }
 
-/** Everything is looked at again this often, ms: events tell of changes before. */
+/** The list of threads is asked for again this often, ms, and each time of so many everything is looked at: events tell of changes before. */
 const POLL_MS = 10_000;
+const POLLS_PER_LOOK = 6;
 /** Pauses before connecting again, ms, doubling: where nothing runs, and where something goes wrong. */
 const ABSENT_FIRST_MS = 250;
 const ABSENT_CAP_MS = 5000;
@@ -66,6 +67,7 @@ export class CodexHome {
   #rpc: CodexRpc | undefined;
   #version = 'unknown';
   #connectedAt = 0;
+  #polls = 0;
   #attempting: Promise<void> | undefined;
   #absences = 0;
   #failures = 0;
@@ -316,7 +318,10 @@ export class CodexHome {
     this.#cancelPoll = this.#options.clock.after(POLL_MS, () => {
       const isGood = this.#options.clock.monotonic() - this.#connectedAt >= GOOD_MS;
       if (isGood) this.#failures = 0;
-      void this.#lookAtAll().then(() => {
+      this.#polls += 1;
+      if (this.#polls % POLLS_PER_LOOK === 0) this.#threads.wantAll();
+      else this.#threads.wantList();
+      void this.#lookAtWanted().then(() => {
         if (this.#rpc !== undefined && !this.#signal.aborted) this.#armPoll();
       });
     });

@@ -1,7 +1,8 @@
 /**
  * The threads that are loaded in one Codex daemon: which are looked at again, and what is known of each.
  *
- * Owns the list and its looks: `thread/loaded/list`, then `thread/read` of each, a few at a time, or of those that were named by an event.
+ * Owns the list and its looks: `thread/loaded/list`, then `thread/read` of each, a few at a time, or only of those that were named by an event
+ * or are new in the list.
  * One round at a time; a round ends when nothing is wanted any more. The filter itself is codex-thread.ts's.
  * Invariant: an answer that was asked for earlier never replaces one that was asked for later.
  */
@@ -48,6 +49,7 @@ export class ThreadTable {
   readonly #taken = new Map<string, number>();
   #version: DaemonVersion = { text: 'unknown', isSupported: false };
   #wantsAll = false;
+  #wantsList = false;
   #lookedOnce = false;
   #lastLook = 0;
   #working: Promise<void> | undefined;
@@ -84,6 +86,12 @@ export class ThreadTable {
     this.#wantsAll = true;
   }
 
+  /** The list alone, and what is new in it; everything when not everything was looked at on this connection. */
+  wantList(): void {
+    if (this.#lookedOnce) this.#wantsList = true;
+    else this.#wantsAll = true;
+  }
+
   /** Looks at what is wanted, also at what comes to be wanted meanwhile. Never rejects. */
   work(): Promise<void> {
     if (this.#working === undefined && !this.#isWanted()) return Promise.resolve();
@@ -118,20 +126,21 @@ export class ThreadTable {
   }
 
   #isWanted(): boolean {
-    return this.#wantsAll || this.#wanted.size > 0;
+    return this.#wantsAll || this.#wantsList || this.#wanted.size > 0;
   }
 
   async #rounds(): Promise<void> {
     while (this.#isWanted()) {
       // Taken before anything is asked: what comes to be wanted while the answer is on its way is the next round's.
-      const [isWhole, named] = [this.#wantsAll, [...this.#wanted]];
+      const [isWhole, isListed, named] = [this.#wantsAll, this.#wantsAll || this.#wantsList, new Set(this.#wanted)];
       this.#wantsAll = false;
+      this.#wantsList = false;
       this.#wanted.clear();
-      const loaded = isWhole ? await this.#loaded() : undefined;
-      if (isWhole && loaded === undefined) continue; // not to be had now: the next poll or connection tries again
+      const loaded = isListed ? await this.#loaded() : undefined;
+      if (isListed && loaded === undefined) continue; // not to be had now: the next poll or connection tries again
       if (loaded !== undefined) this.#keepOnly(new Set(loaded));
-      await this.#lookAt(loaded ?? named);
-      if (loaded !== undefined) this.#lookedOnce = true;
+      await this.#lookAt(loaded?.filter((id) => isWhole || named.has(id) || !this.#seen.has(id)) ?? [...named]);
+      if (isWhole) this.#lookedOnce = true;
     }
     this.#working = undefined; // in the same step as the last look at what is wanted
   }

@@ -90,3 +90,41 @@ test('a list that is lost is not asked for again by itself', async () => {
   await work;
   assert.deepEqual([rig.asked, rig.listed()], [['list'], []]);
 });
+
+test('a poll reads only threads that are new in the list or were named, and drops those that are not in it any more', async () => {
+  const rig = new Rig();
+  const round = async (...ids: readonly number[]): Promise<readonly string[]> => {
+    rig.asked.length = 0;
+    const work = rig.table.work();
+    await rig.listAsked();
+    rig.answer(...ids);
+    await work;
+    return rig.asked;
+  };
+  rig.table.wantList();
+  assert.deepEqual(await round(1, 2), ['list', threadId(1), threadId(2)], 'the first look is at everything');
+  rig.table.wantList();
+  assert.deepEqual(await round(1, 2), ['list']);
+  rig.table.wantList();
+  assert.deepEqual(await round(2, 3), ['list', threadId(3)]);
+  assert.deepEqual(rig.listed(), [2, 3].map(threadId));
+  rig.table.wantList();
+  rig.table.want(threadId(2));
+  assert.deepEqual(await round(2, 3), ['list', threadId(2)]);
+  rig.table.wantAll();
+  assert.deepEqual(await round(2, 3), ['list', threadId(2), threadId(3)]);
+});
+
+test('a poll after a list that was lost right after connecting looks at everything', async () => {
+  const rig = new Rig();
+  const lost = rig.table.work();
+  await rig.listAsked();
+  rig.lose();
+  await lost;
+  rig.table.wantList();
+  const work = rig.table.work();
+  await rig.listAsked();
+  rig.answer(1);
+  await work;
+  assert.deepEqual(rig.listed(), [threadId(1)]);
+});
