@@ -28,7 +28,7 @@ ESBUILD := node_modules/esbuild/bin/esbuild
 NODE_TEST := $(NODE) --test --test-concurrency=2 --test-timeout=$(TEST_TIMEOUT_MS) --test-reporter=./test/reporter.ts
 SOURCES := $(shell find protocol daemon cli -name '*.ts' 2>/dev/null)
 
-.PHONY: help install-deps build demo check typecheck lint format-check knip test test-unit test-e2e test-real test-real-all harness-table test-net test-big sim storm fuzz format install uninstall clean
+.PHONY: help install-deps build demo check typecheck lint format-check knip test test-unit test-e2e test-real test-real-all harness-table test-net test-big bench bench-quick bench-profile bench-scale sim storm fuzz format install uninstall clean
 
 help: ## Lists the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -43,17 +43,29 @@ $(STAMP): package-lock.json
 	@$(NODE) --version >/dev/null || { echo 'The npm package "node" did not install its binary.' >&2; exit 1; }
 	@touch $(STAMP)
 
-build: dist/ax.cjs dist/daemon.mjs ## Bundles cli/ into dist/ax.cjs and daemon/ into dist/daemon.mjs
+build: dist/ax.cjs dist/plain.cjs dist/whole.cjs dist/daemon.mjs ## Bundles cli/ into dist/{ax,plain,whole}.cjs, daemon/ into dist/daemon.mjs
+
+CLI_BUNDLE := --bundle --platform=node --target=node22 --format=cjs --log-level=warning --legal-comments=eof
 
 dist/ax.cjs: $(STAMP) $(SOURCES) package.json Makefile
-	@$(ESBUILD) cli/main.ts --bundle --platform=node --target=node22 --format=cjs --outfile=$@ --log-level=warning --legal-comments=eof \
+	@$(ESBUILD) cli/start.ts $(CLI_BUNDLE) --outfile=$@
+
+# The commands that run most, and nothing else; the rest is loaded from whole.cjs when it is needed (docs/adr/0010).
+dist/plain.cjs: $(STAMP) $(SOURCES) build/plain.ts package.json Makefile
+	@set -o pipefail; mkdir -p dist; \
+	$(ESBUILD) cli/main.ts $(CLI_BUNDLE) --minify --supported:dynamic-import=false --external:./whole.ts | NODE_OPTIONS= $(NODE) build/plain.ts dist
+
+dist/whole.cjs: $(STAMP) $(SOURCES) package.json Makefile
+	@$(ESBUILD) cli/whole.ts $(CLI_BUNDLE) --outfile=$@ \
 	  --banner:js='const __moduleUrl = require("node:url").pathToFileURL(__filename).href;' \
 	  --define:import.meta.url=__moduleUrl --define:import.meta.dirname=__dirname --define:import.meta.filename=__filename
 	@! grep -nE '^ *// node_modules/(@?libp2p|@chainsafe|lmdb|tweetnacl|pino)/|require\("(libp2p|lmdb|tweetnacl|pino)' $@ \
-	  || { rm -f $@; echo 'dist/ax.cjs holds a library that the CLI must not load.' >&2; exit 1; }
+	  || { rm -f $@; echo 'dist/whole.cjs holds a library that the CLI must not load.' >&2; exit 1; }
 
 dist/daemon.mjs: $(STAMP) $(SOURCES) package.json Makefile
-	@$(ESBUILD) daemon/main.ts --bundle --platform=node --target=node22 --format=esm --packages=external --outfile=$@ --log-level=warning
+	@$(ESBUILD) daemon/main.ts --bundle --platform=node --target=node22 --format=esm --outfile=$@ --log-level=warning --legal-comments=eof \
+	  --external:lmdb --external:fs-native-extensions \
+	  --banner:js='import { createRequire as __requireOf } from "node:module"; const require = __requireOf(import.meta.url);'
 
 demo: install-deps build ## Shows one message on its way between two hosts, for real, in a temporary folder
 	@$(NODE) test/demo/demo.ts
@@ -94,6 +106,22 @@ test-net: install-deps build ## Several hosts in network namespaces, on a bad ne
 
 test-big: install-deps build ## Starts and commands of a host with MESSAGES=1000000 messages, beside one with 1,000
 	@MESSAGES='$(MESSAGES)' $(NODE) test/big/run.ts
+
+bench: install-deps build ## Measures ax beside Redis, Postfix and bare libp2p (installs these with apt-get), writes docs/benchmarks.md; ROWS=... runs some
+	@ROWS='$(ROWS)' REPEATS='$(REPEATS)' BACKLOG='$(BACKLOG)' QUICK= $(NODE) test/bench/run.ts
+
+bench-quick: install-deps build ## The same with one short repeat, a line per row, in less than a minute; installs and writes nothing
+	@ROWS='$(ROWS)' REPEATS='$(REPEATS)' BACKLOG='$(BACKLOG)' QUICK=1 $(NODE) test/bench/run.ts
+
+bench-scale: install-deps build ## What a host with 100 peers and a million messages a day needs, measured and simulated: the figures of docs/scale.md; STORED=20000 messages before
+	@STORED='$(STORED)' $(NODE) test/bench/scale.ts
+
+profiles := node_modules/.cache/ax-profiles
+bench-profile: install-deps build ## Draws flame graphs of both daemons at 64 messages in flight into docs/, and says where the time goes
+	@rm -rf $(profiles)
+	@$(NODE) test/bench/ax-load.ts --in-flight 64 --seconds 10 --profile $(profiles)
+	@echo 'sender:'; $(NODE) test/bench/flame.ts $(profiles)/hosta dist/daemon.mjs docs/flame-sender.svg
+	@echo 'receiver:'; $(NODE) test/bench/flame.ts $(profiles)/hostb dist/daemon.mjs docs/flame-receiver.svg
 
 harness-table: $(STAMP) ## Writes what these tests saw last into docs/harnesses.md
 	@$(NODE) test/real/table.ts
