@@ -4,11 +4,11 @@
  * Owns the limits that are checked before the daemon is asked (not empty, at most MAX_BODY_BYTES); never holds more than the limit
  * and one byte. The bytes are taken as they are.
  */
-import { open } from 'node:fs/promises';
+import { promises } from 'node:fs';
 import { AxError } from '../protocol/errors.ts';
 import { MAX_BODY_BYTES } from '../protocol/limits.ts';
-import type { Options } from './command.ts';
-import { textOption } from './command.ts';
+import { textOption } from './options.ts';
+import type { Options } from './options.ts';
 import { size } from './output.ts';
 import { awaiting } from './wait.ts';
 
@@ -66,7 +66,7 @@ async function readUpTo(source: AsyncIterable<Uint8Array | string>): Promise<Uin
 }
 
 async function readFileBody(path: string): Promise<Uint8Array> {
-  const file = await open(path, 'r').catch((error: NodeJS.ErrnoException) => {
+  const file = await promises.open(path, 'r').catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT') throw new AxError('not_found', `there is no file ${path}`, { cause: error });
     throw new AxError('invalid_argument', `the file ${path} cannot be read (${error.code ?? error.message})`, { cause: error });
   });

@@ -15,8 +15,8 @@ import type { FetchedMessage } from '../protocol/control.ts';
 import { AxError } from '../protocol/errors.ts';
 import { MAX_FRAME_BYTES } from '../protocol/limits.ts';
 import { readAnswer } from './client.ts';
-import { randomWord } from './environment.ts';
 import type { Environment } from './environment.ts';
+import { randomWord } from './random.ts';
 import { awaiting, pause, stopwatch } from './wait.ts';
 
 /** How long an answer is waited for in all, and until the same is asked again, ms. */

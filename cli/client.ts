@@ -9,23 +9,25 @@ import type { Stats } from 'node:fs';
 import { createConnection } from 'node:net';
 import type { Socket } from 'node:net';
 import { dirname } from 'node:path';
-import { asFields, decode, encode, flag, text, whole } from '../protocol/codec.ts';
 import type { Fields } from '../protocol/codec.ts';
 import type { ControlRequest, Method } from '../protocol/control.ts';
 import { AxError, ERROR_TABLE, isErrorCode } from '../protocol/errors.ts';
 import type { ErrorDetails } from '../protocol/errors.ts';
-import { encodeFrame, readFrames } from '../protocol/frame.ts';
 import { MAX_POLL_MS } from '../protocol/limits.ts';
 import { AX_VERSION, CONTROL_PROTOCOL } from '../protocol/version.ts';
 import { axCommand, requireOneShell } from './environment.ts';
 import type { Environment } from './environment.ts';
 import { lockHolder } from './lock-holder.ts';
+import { frameOf, readFrame } from './one-frame.ts';
+import { asFields, decode, encode, flag, text, whole } from './plain-cbor.ts';
 import { awaiting } from './wait.ts';
 
 /** Longest wait for an answer, ms: of a long poll, or where the daemon asks others or writes much, with room for its own bounds. */
 const LONG_ANSWER_MS = MAX_POLL_MS + 35_000;
 /** The same for everything else, which a daemon that runs answers out of what it holds. */
 const ANSWER_MS = 10_000;
+/** How long a connection that has done its work may stay, ms. */
+const LEAVE_MS = 20;
 const LONG: ReadonlySet<Method> = new Set<Method>([
   'admin.events',
   'admin.retry',
@@ -77,15 +79,17 @@ async function exchange(
 ): Promise<Fields> {
   const { origin, session, socketPath } = environment;
   const request: ControlRequest = { v: CONTROL_PROTOCOL, id: 1, method, params: { ...params }, origin, session };
-  const frame = encodeFrame(encode(request));
+  const frame = frameOf(encode(request));
   const socket = await connect(environment);
   const timer = setTimeout(() => socket.destroy(silent(environment, timeoutMs)), timeoutMs);
   const onAbort = (): void => void socket.destroy(new AxError('timeout', 'the request was given up', { details: { socket: socketPath } }));
   signal?.addEventListener('abort', onAbort, { once: true });
   try {
+    const answered = readFrame(socket);
     socket.write(frame);
-    for await (const answer of readFrames(socket)) return readAnswer(environment, method, answer);
-    throw lost(socketPath);
+    const answer = await answered;
+    if (answer === undefined) throw lost(socketPath);
+    return readAnswer(environment, method, answer);
   } catch (error) {
     const failure = error instanceof AxError ? error : lost(socketPath, error);
     contacted.add(failure);
@@ -93,8 +97,14 @@ async function exchange(
   } finally {
     clearTimeout(timer);
     signal?.removeEventListener('abort', onAbort);
-    socket.destroy();
+    leave(socket);
   }
+}
+
+/** Closes a connection a moment later: most commands end before, which closes it as well and is quicker. */
+function leave(socket: Socket): void {
+  socket.unref();
+  setTimeout(() => socket.destroy(), LEAVE_MS).unref();
 }
 
 /** A daemon that takes connections and does not answer: a suspended one is named as that, with what wakes it; nothing is signalled here. */

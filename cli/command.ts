@@ -1,29 +1,15 @@
 /**
  * How a command is declared: global flags, help with an example, and the way from parsed words to what a verb does.
  *
- * Owns the placing of the global flags (--state-dir and --profile stand before the noun only, the others anywhere) and the reading of
- * values typed as numbers, durations and lists.  What is wrong with a line as it
- * was typed, and is seen without a daemon, is AxError `usage` and nothing else (docs/adr/0011). Never prints.
+ * Owns the placing of the global flags (--state-dir and --profile stand before the noun only, the others anywhere) and that an option
+ * which takes one value is given once. What a verb makes of its words is in options.ts. Never prints.
  */
 import { Command } from 'commander';
 import { AxError } from '../protocol/errors.ts';
-import { didYouMean } from '../protocol/nearest.ts';
 import { FORMATS, readEnvironment } from './environment.ts';
-import type { Environment, GlobalFlags } from './environment.ts';
-import { AfterAnswer } from './failure.ts';
-import { printOut, render, span } from './output.ts';
-import type { Answer } from './output.ts';
-
-export type Options = Readonly<Record<string, unknown>>;
-
-/** What a verb is given. */
-export interface Run {
-  readonly environment: Environment;
-  readonly args: readonly string[];
-  readonly options: Options;
-  /** Writes the one answer of the command to stdout. */
-  print(answer: Answer): Promise<void>;
-}
+import type { GlobalFlags } from './environment.ts';
+import { printer } from './failure.ts';
+import type { Options, Run } from './options.ts';
 
 /** `send` has a --harness of its own: the destination's. */
 type Owned = 'harness';
@@ -82,12 +68,37 @@ export function action(command: Command, run: (run: Run) => Promise<void>): void
       environment,
       args: command.args,
       options: command.opts<Options>(),
-      print: (answer) =>
-        printOut(render(environment.format, answer)).catch((error: unknown) => {
-          throw new AfterAnswer(error);
-        }),
+      print: printer(environment),
     });
   });
+}
+
+const GLOBAL: ReadonlySet<string> = new Set([
+  '--state-dir',
+  '--profile',
+  '--format',
+  '--harness',
+  '--harness-version',
+  '--harness-session',
+  '--local-workspace',
+]);
+
+/**
+ * Makes a second value of an option that takes one AxError `usage`, in a command and all below it: `--to A --to B` must not be told as
+ * sent when B alone gets it. A global flag may stand in several places (`globalFlags`).
+ */
+export function oneValueEach(command: Command): void {
+  for (const option of command.options) {
+    const name = option.attributeName();
+    const isGlobal = GLOBAL.has(option.long ?? '') && ownFlags.get(command)?.has(name) !== true;
+    if (isGlobal || option.isBoolean() || option.parseArg !== undefined) continue;
+    let given = 0;
+    command.on(`option:${option.name()}`, () => {
+      given += 1;
+      if (given > 1) throw new AxError('usage', `${option.long} is given more than once, and takes one value`);
+    });
+  }
+  for (const below of command.commands) oneValueEach(below);
 }
 
 /** The innermost place where a flag stands wins. */
@@ -114,62 +125,4 @@ function globalFlags(leaf: Command): GlobalFlags {
 /** Adds the flag that a verb which changes trust asks for inside an agent's shell. */
 export function asOwner(command: Command): Command {
   return command.option('--as-owner', "inside an agent's shell: the owner told you to");
-}
-
-export function textOption(options: Options, key: string): string | undefined {
-  const value = options[key];
-  return typeof value === 'string' ? value : undefined;
-}
-
-const UNITS: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
-
-/** A span such as 500ms, 30s, 15m, 72h or 7d of at least `min` ms, in ms; undefined when the option was not given. */
-export function durationOption(options: Options, key: string, flag: string, min: number): number | undefined {
-  const typed = textOption(options, key);
-  if (typed === undefined) return undefined;
-  const match = /^(\d{1,9})(ms|s|m|h|d)$/.exec(typed);
-  const value = match === null ? 0 : Number(match[1]) * (UNITS[match[2] ?? ''] ?? 0);
-  if (value < min || !Number.isSafeInteger(value))
-    throw new AxError('usage', `${flag} takes a span of at least ${span(min)} with its unit, such as 30s, 15m, 72h or 7d`);
-  return value;
-}
-
-/** A whole number of at least `min`; undefined when the option was not given. */
-export function wholeOption(options: Options, key: string, flag: string, min: number): number | undefined {
-  const typed = textOption(options, key);
-  if (typed === undefined) return undefined;
-  const value = /^\d{1,15}$/.test(typed) ? Number(typed) : -1;
-  if (value < min) throw new AxError('usage', `${flag} takes a whole number from ${min} on`);
-  return value;
-}
-
-/** What a parser of the protocol makes of a word of the line; what it refuses is a fault of the line: AxError `usage`. */
-export function inLine<T>(parse: () => T): T {
-  try {
-    return parse();
-  } catch (error) {
-    if (!(error instanceof AxError) || (error.code !== 'invalid_argument' && error.code !== 'too_large')) throw error;
-    throw new AxError('usage', error.message, { ...(error.fix === undefined ? {} : { fix: error.fix }), cause: error });
-  }
-}
-
-/** Words that must all be some of the known ones. AxError `usage`, naming them. */
-export function known<T extends readonly string[] | undefined>(typed: T, what: string, words: readonly string[]): T {
-  const odd = typed?.find((word) => !words.includes(word));
-  if (odd === undefined) return typed;
-  throw new AxError('usage', `"${odd}" is no ${what} (${words.join(', ')})${didYouMean(odd, words)}`);
-}
-
-/** For an option that may be given several times, each time with several values between commas. */
-export function collect(value: string, before: readonly string[] | undefined): readonly string[] {
-  const values = value
-    .split(',')
-    .map((entry) => entry.trim())
-    .filter((entry) => entry !== '');
-  return [...(before ?? []), ...values];
-}
-
-export function listOption(options: Options, key: string): readonly string[] | undefined {
-  const value = options[key];
-  return Array.isArray(value) ? (value as readonly string[]) : undefined;
 }

@@ -1,14 +1,12 @@
 /**
  * What the CLI takes from its surroundings: variables, folders, the harness's shell it may run in, how ax itself is called.
  *
- * Owns the only reads of process.env and the only randomness. Origin is what AX_* and the global flags say and is never guessed; the session is what
+ * Owns the only reads of process.env. Origin is what AX_* and the global flags say and is never guessed; the session is what
  * the harness's shell exports, unproved: the daemon checks it. In a shell with the variables of both harnesses (one was started inside the
  * other, and variables are inherited) nothing tells which of them runs it: only the caller's own word (--harness, AX_HARNESS) chooses, and
  * without it whatever acts for a session is refused.
  */
-import { randomBytes, randomUUID } from 'node:crypto';
 import { existsSync, realpathSync } from 'node:fs';
-import { homedir, userInfo } from 'node:os';
 import { basename, dirname, isAbsolute, join, resolve } from 'node:path';
 import type { HarnessName } from '../protocol/address.ts';
 import type { Method, Origin, SessionEnvironment } from '../protocol/control.ts';
@@ -51,15 +49,21 @@ export interface Environment {
 
 const set = (value: string | undefined): string | undefined => (value === undefined || value === '' ? undefined : value);
 
+/** As os.homedir() finds it, which looks at HOME first: that module is loaded for an account without it only. */
+function home(): string {
+  return process.env['HOME'] ?? process.getBuiltinModule('node:os').homedir();
+}
+
 /** Throws AxError `usage` for --profile and an unknown --format. */
 export function readEnvironment(flags: GlobalFlags): Environment {
   const env = process.env;
   if (set(flags.profile ?? env['AX_PROFILE']) !== undefined) {
     throw new AxError('usage', '--profile is reserved and not there yet; use --state-dir DIR for another state folder');
   }
-  const usual = defaultStateDir({ platform: process.platform, home: homedir(), xdgStateHome: env['XDG_STATE_HOME'] });
-  const stateDir = canonical(set(flags.stateDir ?? env['AX_STATE_DIR']) ?? usual);
-  const isUsual = stateDir === canonical(usual);
+  const usual = defaultStateDir({ platform: process.platform, home: home(), xdgStateHome: env['XDG_STATE_HOME'] });
+  const named = set(flags.stateDir ?? env['AX_STATE_DIR']);
+  const stateDir = canonical(named ?? usual);
+  const isUsual = named === undefined || stateDir === canonical(usual);
   const localWorkspace = readLocalWorkspace(set(flags.localWorkspace ?? env['AX_LOCAL_WORKSPACE']));
   const harness = set(flags.harness ?? env['AX_HARNESS']) ?? null;
   return {
@@ -83,7 +87,7 @@ export function readEnvironment(flags: GlobalFlags): Environment {
 function readLocalWorkspace(typed: string | undefined): string | null {
   if (typed !== undefined) return parseWorkspace(canonical(typed));
   try {
-    return parseWorkspace(realpathSync(process.cwd()));
+    return parseWorkspace(realpathSync.native(process.cwd()));
   } catch {
     return null;
   }
@@ -130,7 +134,7 @@ export function formatOf(args: readonly string[]): Format {
 export function axOf(args: readonly string[]): AxCommand {
   const at = args.findIndex((arg) => arg === '--state-dir' || arg.startsWith('--state-dir='));
   const typed = at < 0 ? undefined : args[at]?.startsWith('--state-dir=') === true ? args[at].slice('--state-dir='.length) : args[at + 1];
-  const usual = defaultStateDir({ platform: process.platform, home: homedir(), xdgStateHome: process.env['XDG_STATE_HOME'] });
+  const usual = defaultStateDir({ platform: process.platform, home: home(), xdgStateHome: process.env['XDG_STATE_HOME'] });
   try {
     const stateDir = canonical(set(typed ?? process.env['AX_STATE_DIR']) ?? usual);
     return { program: axProgram(), ...(stateDir === canonical(usual) ? {} : { stateDir }) };
@@ -143,7 +147,7 @@ export function axOf(args: readonly string[]): AxCommand {
 function canonical(path: string): string {
   const whole = absolute(path);
   try {
-    return realpathSync(whole);
+    return realpathSync.native(whole);
   } catch (error) {
     const code = (error as NodeJS.ErrnoException).code;
     if (whole === '/' || (code !== 'ENOENT' && code !== 'ENOTDIR' && code !== 'EACCES')) return whole;
@@ -225,7 +229,7 @@ export function harnessVariables(): Readonly<Record<string, string>> {
 
 /** The state folder of a process that has nothing but its home to go by, as one that a service manager starts. */
 export function usualStateDir(): string {
-  return canonical(defaultStateDir({ platform: process.platform, home: homedir(), xdgStateHome: undefined }));
+  return canonical(defaultStateDir({ platform: process.platform, home: home(), xdgStateHome: undefined }));
 }
 
 /** The editor the user wants for a text, as a command line for a shell; undefined when none is set. */
@@ -238,14 +242,17 @@ export function isColourRefused(): boolean {
   return set(process.env['NO_COLOR']) !== undefined || process.env['TERM'] === 'dumb';
 }
 
+/** What `make build` makes of cli/; tests make one file of it. */
+const BUNDLES = ['ax.cjs', 'plain.cjs', 'plain.code', 'whole.cjs'];
+
 /** True in the bundle (CommonJS), false when Node runs cli/main.ts itself. */
 function isBundle(): boolean {
   return typeof __filename === 'string';
 }
 
-/** Real path of the folder that holds the bundle, or of cli/. */
+/** Real path of the folder that holds the bundles, or of cli/. */
 function ownFolder(): string {
-  return dirname(realpathSync(isBundle() ? __filename : (process.argv[1] ?? '')));
+  return dirname(realpathSync.native(isBundle() ? __filename : (process.argv[1] ?? '')));
 }
 
 /** What `daemon run` and `daemon start` execute: beside the bundle, or the source of it. */
@@ -282,9 +289,14 @@ export interface Place {
 
 export function axPlace({ ax }: Pick<Environment, 'ax'>): Place {
   const { word, path } = findProgram();
-  const code = isBundle() ? __filename : (process.argv[1] ?? '');
   const named = ax.stateDir === undefined ? {} : { stateDir: ax.stateDir };
-  return { word, path, files: [path, realpathSync(code), process.execPath], ...named };
+  return { word, path, files: [path, ...codeFiles(), process.execPath], ...named };
+}
+
+/** The real paths of the files that this program is made of. */
+function codeFiles(): readonly string[] {
+  if (!isBundle()) return [realpathSync(process.argv[1] ?? '')];
+  return BUNDLES.map((name) => join(ownFolder(), name)).filter((path) => existsSync(path));
 }
 
 /** The skill that this installation brings, a folder: beside the sources, beside the bundle, and where `make install` puts it. */
@@ -294,7 +306,7 @@ export function skillFolder(): string {
 
 /** Where each harness keeps its settings, as it finds that out itself; the folders may be missing. */
 export function harnessFolders(): Readonly<Record<SessionEnvironment['harness'], string>> {
-  const folder = (variable: string, usual: string): string => absolute(set(process.env[variable]) ?? join(homedir(), usual));
+  const folder = (variable: string, usual: string): string => absolute(set(process.env[variable]) ?? join(home(), usual));
   return { claude: folder('CLAUDE_CONFIG_DIR', '.claude'), codex: folder('CODEX_HOME', '.codex') };
 }
 
@@ -305,7 +317,7 @@ export function searchPath(): readonly string[] {
 
 function tryRealpath(path: string): string | undefined {
   try {
-    return realpathSync(path);
+    return existsSync(path) ? realpathSync.native(path) : undefined;
   } catch {
     return undefined;
   }
@@ -331,15 +343,15 @@ export function surroundings(): Surroundings {
     path: searchPath().filter((folder) => isAbsolute(folder)),
     own: findProgram().path,
     shell: shell !== undefined && isAbsolute(shell) ? shell : undefined,
-    home: homedir(),
-    configHome: config !== undefined && isAbsolute(config) ? config : join(homedir(), '.config'),
+    home: home(),
+    configHome: config !== undefined && isAbsolute(config) ? config : join(home(), '.config'),
     user: userName(),
   };
 }
 
 function userName(): string | undefined {
   try {
-    return userInfo().username;
+    return process.getBuiltinModule('node:os').userInfo().username;
   } catch {
     return set(process.env['LOGNAME']); // an account without an entry of its own, as in some containers
   }
@@ -348,15 +360,6 @@ function userName(): string | undefined {
 /** The command that reads a message, in the very words of a notice. */
 export function fetchLine(ax: AxCommand, id: string, workspace: string, code?: string): string {
   return fetchCommand(ax, id as Parameters<typeof fetchCommand>[1], workspace, code);
-}
-
-/** 16 hexadecimal digits that nobody can foresee. */
-export function randomWord(): string {
-  return randomBytes(8).toString('hex');
-}
-
-export function newRequestId(): string {
-  return randomUUID();
 }
 
 /** Refuses a verb that changes whom this host trusts inside an agent's shell; AxError `invalid_state`. A guard-rail, no wall. */

@@ -9,7 +9,10 @@ import { SENDER_ENDS } from '../protocol/states.ts';
 import type { SenderState } from '../protocol/states.ts';
 import { exitOf } from './client.ts';
 import { axCommand, axOf, formatOf } from './environment.ts';
-import { errorEnvelope, printWhole, visible } from './output.ts';
+import type { Environment } from './environment.ts';
+import { errorEnvelope, printOut, printWhole, render, visible } from './output.ts';
+import type { Answer } from './output.ts';
+import { say } from './say.ts';
 
 /** A failure after the answer stands on stdout: told on stderr in every format. */
 export class AfterAnswer extends Error {
@@ -21,12 +24,20 @@ export class AfterAnswer extends Error {
   }
 }
 
+/** Writes the one answer of a command to stdout, in its format. AfterAnswer when stdout does not take it. */
+export function printer({ format }: Environment): (answer: Answer) => Promise<void> {
+  return (answer) =>
+    printOut(render(format, answer)).catch((error: unknown) => {
+      throw new AfterAnswer(error);
+    });
+}
+
 /** Prints the error and gives the exit status. */
 export async function tell(thrown: unknown, args: readonly string[]): Promise<number> {
   const isAfter = thrown instanceof AfterAnswer;
   const error = readyToRun(toAxError(isAfter ? thrown.cause : thrown), args);
   const isTold = !isAfter && formatOf(args) === 'json' && (await tryPrint(`${errorEnvelope(errorBody(error))}\n`));
-  if (!isTold) process.stderr.write(humanError(error));
+  if (!isTold) say(humanError(error));
   return exitOf(error);
 }
 

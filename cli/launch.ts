@@ -10,7 +10,6 @@ import { closeSync, constants, fstatSync, lstatSync, mkdirSync, openSync, readFi
 import { dirname, join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { parseHostRef, parseListenAddress } from '../protocol/address.ts';
-import { asFields } from '../protocol/codec.ts';
 import { AxError, isErrorCode } from '../protocol/errors.ts';
 import type { ErrorDetails } from '../protocol/errors.ts';
 import { call } from './client.ts';
@@ -18,6 +17,7 @@ import { axCommand, daemonEnvironment, daemonProgram } from './environment.ts';
 import type { Environment } from './environment.ts';
 import { lockHolder } from './lock-holder.ts';
 import { visible } from './output.ts';
+import { asFields } from './plain-cbor.ts';
 import { awaiting, retryUntil } from './wait.ts';
 
 /** To the end of the file, made when missing; never through a symbolic link that somebody put there. */

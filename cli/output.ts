@@ -5,11 +5,14 @@
  * Invariant: `visible` gives no control, bidirectional, zero-width or otherwise invisible character, whatever it is given; all that
  * came from a peer, a daemon or a file passes through it before a person's terminal sees it. JSON escapes the same characters.
  */
+import { fstatSync } from 'node:fs';
 import { AxError } from '../protocol/errors.ts';
 import type { ErrorBody } from '../protocol/errors.ts';
 import { SCHEMA_VERSION } from '../protocol/version.ts';
+import { writeStdout } from './descriptor.ts';
 import { isColourRefused } from './environment.ts';
 import type { Format } from './environment.ts';
+import { say } from './say.ts';
 
 export type Fields = Record<string, unknown>;
 
@@ -24,16 +27,23 @@ export interface Answer {
 }
 
 // Controls, formats (bidirectional, zero-width, tags), line and paragraph separators, lone surrogates, and all that is drawn as nothing.
-const INVISIBLE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{Default_Ignorable_Code_Point}]/gu;
+// Made at need, because to look these classes up takes a twentieth of a command: most texts are plain, and that is seen without them.
+let invisible: RegExp | undefined;
+const INVISIBLE = String.raw`[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{Default_Ignorable_Code_Point}]`;
+const PLAIN = /^[\n\t\x20-\x7e]*$/;
+
+function replaceInvisible(text: string, by: (found: string) => string): string {
+  return text.replace((invisible ??= new RegExp(INVISIBLE, 'gu')), by);
+}
 
 /** Text for a person's terminal on one line: what cannot be seen is written as \x1b or \u{202e}. */
 export function visible(text: string): string {
-  return text.replace(INVISIBLE, escapeOne);
+  return PLAIN.test(text) && !/[\n\t]/.test(text) ? text : replaceInvisible(text, escapeOne);
 }
 
 /** As `visible`, but newline and tab stay. */
 export function visibleLines(text: string): string {
-  return text.replace(INVISIBLE, (found) => (found === '\n' || found === '\t' ? found : escapeOne(found)));
+  return PLAIN.test(text) ? text : replaceInvisible(text, (found) => (found === '\n' || found === '\t' ? found : escapeOne(found)));
 }
 
 function escapeOne(character: string): string {
@@ -85,7 +95,9 @@ function rfc3339(ms: number): string | null {
 }
 
 function json(value: unknown): string {
-  return JSON.stringify(withTimes(value)).replace(INVISIBLE, (found) =>
+  const text = JSON.stringify(withTimes(value));
+  if (PLAIN.test(text)) return text;
+  return replaceInvisible(text, (found) =>
     Array.from({ length: found.length }, (_, i) => `\\u${found.charCodeAt(i).toString(16).padStart(4, '0')}`).join(''),
   );
 }
@@ -104,7 +116,7 @@ export function render(format: Format, answer: Answer): string {
   if (format === 'json') return `${envelope(answer.type, answer.fields)}\n`;
   if (format === 'human') return answer.human === '' ? '' : `${answer.human}\n`;
   const rows = answer.rows ?? { columns: Object.keys(answer.fields), values: [answer.fields] };
-  return delimited(format, rows.columns, rows.values, process.stdout.isTTY);
+  return delimited(format, rows.columns, rows.values, isTerminal());
 }
 
 function delimited(format: 'csv' | 'tsv', columns: readonly string[], values: readonly Fields[], isTerminal: boolean): string {
@@ -185,11 +197,25 @@ export function rowsOf(rows: readonly (readonly string[])[]): string[] {
   );
 }
 
+/** Does a person's terminal show what is printed? */
+function isTerminal(): boolean {
+  // No other file can be one, and to be asked for that the module would have to be loaded.
+  return isDevice() && process.getBuiltinModule('node:tty').isatty(1);
+}
+
+function isDevice(): boolean {
+  try {
+    return fstatSync(1).isCharacterDevice();
+  } catch {
+    return false; // closed
+  }
+}
+
 const CODES = { dim: 2, bold: 1, red: 31, green: 32, yellow: 33 } as const;
 
 /** Colour for a terminal only, and never the only carrier of a meaning. */
 export function paint(style: keyof typeof CODES, text: string): string {
-  return process.stdout.isTTY && !isColourRefused() ? `\x1b[${CODES[style]}m${text}\x1b[0m` : text;
+  return isTerminal() && !isColourRefused() ? `\x1b[${CODES[style]}m${text}\x1b[0m` : text;
 }
 
 /** "3 min ago". */
@@ -256,26 +282,21 @@ export async function printOut(text: string | Uint8Array): Promise<void> {
     await printWhole(text);
   } catch (error) {
     const code = (error as { cause?: NodeJS.ErrnoException }).cause?.code;
-    if (code !== 'EPIPE' && code !== 'ERR_STREAM_DESTROYED') throw error;
+    if (code !== 'EPIPE') throw error;
   }
 }
 
 /** As `printOut`, but a reader that has gone is an error as well. */
 export async function printWhole(text: string | Uint8Array): Promise<void> {
-  if (text.length === 0) return;
-  await new Promise<void>((resolve, reject) => {
-    process.stdout.write(text, (error) => {
-      if (error === null || error === undefined) {
-        resolve();
-        return;
-      }
-      const why = 'code' in error ? String(error.code) : error.message;
-      reject(new AxError('invalid_state', `the output could not be written (${why})`, { cause: error }));
-    });
-  });
+  try {
+    await writeStdout(text);
+  } catch (error) {
+    const why = (error as NodeJS.ErrnoException).code ?? String(error);
+    throw new AxError('invalid_state', `the output could not be written (${why})`, { cause: error });
+  }
 }
 
 /** One line for people on stderr. */
 export function note(text: string): void {
-  process.stderr.write(`ax: ${visible(text)}\n`);
+  say(`ax: ${visible(text)}\n`);
 }

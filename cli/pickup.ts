@@ -1,11 +1,10 @@
 /**
- * Getting a fetched body out whole before it may count as picked up: to stdout in two parts, or to a file in one piece.
+ * Getting a fetched body out whole into a file before it may count as picked up; to stdout is write-out.ts.
  *
- * Owns the rule that anything short of "every byte was taken" is an AxError `invalid_state`, after which the caller must not confirm.
- * Limit, known: a reader of a pipe that leaves is seen only by a later write. So the end of the text is held back for a moment and
- * then written; a reader that takes less than all and yet stays that long cannot be told from one that reads on.
+ * Owns which file that may be, and the rule that anything short of "all of it is on the disk" is an AxError `invalid_state`, after which the
+ * caller must not confirm.
  */
-import { constants, fstatSync, fsyncSync } from 'node:fs';
+import { constants } from 'node:fs';
 import { lstat, mkdir, open, readdir, readFile, realpath, unlink } from 'node:fs/promises';
 import type { FileHandle } from 'node:fs/promises';
 import { basename, dirname, join, relative, sep } from 'node:path';
@@ -15,7 +14,6 @@ import { isKeptName, KEPT_MS, keptFolder } from '../protocol/kept.ts';
 import { absolute } from './environment.ts';
 import type { Environment } from './environment.ts';
 import { isOlderThan, visible } from './output.ts';
-import { awaiting, pause } from './wait.ts';
 import { putWhole } from './whole-file.ts';
 
 /**
@@ -23,40 +21,6 @@ import { putWhole } from './whole-file.ts';
  * folder, so that nothing loads it by itself later.
  */
 const AGENT_NAME = /^ax-[A-Za-z0-9_-]{1,100}\.(?:txt|bin)$/;
-
-/** How long the last part is held back from a pipe, ms: `head -c1` is gone within a few. */
-const HOLD_BACK_MS = 100;
-
-function notTaken(cause: unknown): AxError {
-  const code = (cause as NodeJS.ErrnoException).code;
-  const why =
-    code === 'EPIPE' || code === 'ECONNRESET'
-      ? 'the output was closed before all of it was read'
-      : `the output could not be written (${code ?? String(cause)})`;
-  return new AxError('invalid_state', `${why}; the message does not count as fetched`, { cause });
-}
-
-/** Writes both parts to stdout and resolves when all of it was taken, as far as the system can tell. */
-export async function writeOut(first: string, last: string): Promise<void> {
-  const kind = fstatSync(1);
-  await writePart(first);
-  if (kind.isFIFO() || kind.isSocket()) await pause(HOLD_BACK_MS);
-  await writePart(last);
-  if (kind.isFile()) {
-    try {
-      fsyncSync(1);
-    } catch (error) {
-      throw notTaken(error);
-    }
-  }
-}
-
-async function writePart(text: string): Promise<void> {
-  const written = new Promise<void>((resolve, reject) => {
-    process.stdout.write(text, (error) => (error === null || error === undefined ? resolve() : reject(notTaken(error))));
-  });
-  await awaiting('the reader of the output', written);
-}
 
 /**
  * Refuses an --output that an agent may not write: inside a harness's shell it must be a new, visible file in the workspace with a name of

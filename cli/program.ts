@@ -8,7 +8,7 @@ import { CommanderError } from 'commander';
 import type { Command, OutputConfiguration } from 'commander';
 import { AxError } from '../protocol/errors.ts';
 import { AX_VERSION } from '../protocol/version.ts';
-import { program } from './command.ts';
+import { oneValueEach, program } from './command.ts';
 import { addAdmin } from './commands/admin.ts';
 import { addAdminSend } from './commands/admin-send.ts';
 import { addAgent } from './commands/agent.ts';
@@ -25,6 +25,7 @@ import { printOut } from './output.ts';
 export function commandTree(output: OutputConfiguration): Command {
   const root = program(AX_VERSION).configureOutput(output);
   for (const add of [addSend, addMessages, addAgent, addHost, addDaemon, addAdmin, addAdminSend, addDoctor, addCompletion]) add(root);
+  oneValueEach(root);
   return root;
 }
 

@@ -6,10 +6,10 @@
  */
 import { AxError } from '../protocol/errors.ts';
 import type { QueuedMessage } from '../protocol/control.ts';
-import type { Run } from './command.ts';
 import { axCommand } from './environment.ts';
 import type { Environment } from './environment.ts';
 import { AfterAnswer } from './failure.ts';
+import type { Run } from './options.ts';
 import { note, paint, printWhole, render, visible, withoutNull } from './output.ts';
 import { withheldText } from './status.ts';
 

@@ -30,13 +30,32 @@ class Descriptor extends Writable {
   }
 }
 
-/** Replaces those of the two that swallow what they are given; before anything is written to them. */
+/**
+ * Makes both streams, when they are first asked for, such as swallow nothing; before anything is written to them. A reader that has closed
+ * the pipe early is told by the write itself; unheard, the event would end the process with a stack.
+ */
 export function mendStreams(): void {
   for (const [name, fd] of [
     ['stdout', 1],
     ['stderr', 2],
   ] as const) {
-    // Every stream that writes is of a class of its own; the one that swallows is a bare Writable.
-    if (process[name].constructor === Writable) Object.defineProperty(process, name, { configurable: true, value: new Descriptor(fd) });
+    // Node makes each at the first look at it, and most commands use one of them.
+    const node = Object.getOwnPropertyDescriptor(process, name) ?? {};
+    const get = (): Writable => {
+      Object.defineProperty(process, name, node);
+      const value = heard(mendedOf(process[name], fd));
+      Object.defineProperty(process, name, { configurable: true, enumerable: true, value });
+      return value;
+    };
+    Object.defineProperty(process, name, { configurable: true, enumerable: true, get });
   }
+}
+
+/** Every stream that writes is of a class of its own; the one that swallows is a bare Writable. */
+function mendedOf(stream: Writable, fd: number): Writable {
+  return stream.constructor === Writable ? new Descriptor(fd) : stream;
+}
+
+function heard(stream: Writable): Writable {
+  return stream.on('error', () => {});
 }

@@ -3,12 +3,13 @@
  *
  * Owns the line on stderr after 2 s and the pause between two tries. It does not decide what to wait for.
  */
+import { say } from './say.ts';
 
 const SILENCE_MS = 2_000;
 
 /** Awaits `work`; when that takes more than 2 s, says on stderr once what it is waiting for. */
 export async function awaiting<T>(what: string, work: Promise<T>): Promise<T> {
-  const timer = setTimeout(() => void process.stderr.write(`ax: waiting for ${what} …\n`), SILENCE_MS);
+  const timer = setTimeout(() => say(`ax: waiting for ${what} …\n`), SILENCE_MS);
   try {
     return await work;
   } finally {

@@ -8,7 +8,7 @@ import { link, open, rename, unlink } from 'node:fs/promises';
 import type { FileHandle } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { AxError } from '../protocol/errors.ts';
-import { randomWord } from './environment.ts';
+import { randomWord } from './random.ts';
 
 export interface WholeOptions {
   /** False: a file that is there stays, and the error is EEXIST. */

@@ -4,7 +4,6 @@
  * Owns the rules that the CLI and the daemon must share; touches no file system. A workspace is made canonical (real path)
  * once, by the host that owns it; here only its form is judged.
  */
-import { createHash } from 'node:crypto';
 import { AxError } from './errors.ts';
 import { hasUnsafeCharacters } from './ids.ts';
 import { MAX_PATH_BYTES } from './limits.ts';
@@ -51,6 +50,8 @@ export function defaultStateDir(environment: PathEnvironment): string {
 export function controlSocketPath(stateDir: string, uid: number): string {
   const inside = `${stateDir}/control.sock`;
   if (Buffer.byteLength(inside, 'utf8') <= MAX_SOCKET_PATH) return inside;
+  // Loaded for such a path only: a command takes less time than that module takes to load.
+  const { createHash } = process.getBuiltinModule('node:crypto');
   const key = createHash('sha256').update(stateDir).digest('hex').slice(0, 16);
   return `/tmp/ax-${uid}-${key}/control.sock`;
 }

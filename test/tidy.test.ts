@@ -100,7 +100,7 @@ const AT_HOME: readonly (readonly [what: string, pattern: RegExp, homes: readonl
   [
     'randomness',
     /\brandomBytes\b|\brandomUUID\b|\bgetRandomValues\b|\brandomFill(Sync)?\b|\brandomInt\b/,
-    [CLOCK, CLI_HOMES, /^daemon\/(link|harness)\//],
+    [CLOCK, /^cli\/random\.ts$/, /^daemon\/(link|harness)\//],
   ],
   ['timers', /\bset(Timeout|Interval)\b|\bAbortSignal\.timeout\b|\bnode:timers\b/, [CLOCK, CLI_HOMES]],
   ['the environment', /\bprocess\.env\b/, [/^daemon\/(main|config)\.ts$/, CLI_HOMES]],
@@ -276,6 +276,18 @@ test('clock, randomness, timers, environment and console are named only at home'
     }
   }
   none(problems);
+});
+
+test("programs are started in seven places, for this host's owner only: none is for a peer's words, over SSH, or into a terminal", () => {
+  const starts = sources.filter(({ code }) => /\bnode:child_process\b/.test(code)).map(({ path }) => path);
+  // The daemon makes its pipe; the CLI looks for an ax, opens the owner's editor, starts the daemon and asks harnesses and service managers.
+  const places = ['box/pipe', 'doctor/machine', 'editor', 'launch', 'rules-claude', 'rules-codex', 'service-manager'];
+  assert.deepEqual(
+    starts.toSorted(),
+    places.map((name) => `${name === 'box/pipe' ? 'daemon' : 'cli'}/${name}.ts`).toSorted((one, other) => (one < other ? -1 : 1)),
+  );
+  const foreign = /['"`/](ssh|scp|tmux|screen|xdotool|osascript|tty)['"`\s]|TIOCSTI|\/dev\/(pts|tty)|node-pty/;
+  none(sources.flatMap(({ path, code }) => (foreign.test(code) ? `${path} names ${foreign.exec(code)?.[0]}` : [])));
 });
 
 test('every source file starts with a header of 3 to 10 lines', () => {

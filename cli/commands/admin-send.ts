@@ -10,15 +10,16 @@ import { AxError } from '../../protocol/errors.ts';
 import { MAX_BODY_BYTES, MAX_SUBJECT_BYTES, SESSIONS_TIMEOUT_MS } from '../../protocol/limits.ts';
 import { call, wasContacted } from '../client.ts';
 import { action, asOwner, verb } from '../command.ts';
-import type { Run } from '../command.ts';
 import { canAsk, Dialogue, nothingSent } from '../dialogue.ts';
 import type { Choice } from '../dialogue.ts';
 import { written } from '../editor.ts';
-import { axCommand, editorCommand, newRequestId } from '../environment.ts';
+import { axCommand, editorCommand } from '../environment.ts';
 import type { Environment } from '../environment.ts';
+import type { Run } from '../options.ts';
 import { ago, count, listed, rowsOf, size, visible } from '../output.ts';
 import { noteQueued, printQueued } from '../queued.ts';
 import { quietText } from './quiet.ts';
+import { newRequestId } from '../random.ts';
 
 /** The daemon bounds each host; this is for a daemon that answers late. */
 const ASKING_MS = SESSIONS_TIMEOUT_MS + 7_000;

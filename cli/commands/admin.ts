@@ -1,20 +1,21 @@
 /**
- * `ax admin`: what this host's daemon holds, one message's whole history, cancelling, and the event log.
+ * `ax admin`: what this host's daemon holds, one message's whole history, cancelling, and the event log. The first two are cli/overview.ts.
  *
  * Owns the following of the log: it asks again from where it was, so that nothing is skipped and nothing is shown twice.
  */
 import type { Command } from 'commander';
-import type { AdminStatus, EventRow, MessageStatus } from '../../protocol/control.ts';
+import type { EventRow } from '../../protocol/control.ts';
 import { AxError } from '../../protocol/errors.ts';
 import { MAX_POLL_MS } from '../../protocol/limits.ts';
 import { call } from '../client.ts';
-import { action, noun, verb, wholeOption } from '../command.ts';
-import type { Run } from '../command.ts';
-import { axCommand, requireOwnOrOwner } from '../environment.ts';
-import { readyFix } from '../failure.ts';
-import { ago, envelope, paint, printOut, render, rowsOf, size, span, table, visible } from '../output.ts';
+import { action, noun, verb } from '../command.ts';
+import { isStdoutGone } from '../descriptor.ts';
+import { requireOwnOrOwner } from '../environment.ts';
+import { messageId, wholeOption } from '../options.ts';
+import type { Run } from '../options.ts';
+import { ago, envelope, printOut, render, table, visible } from '../output.ts';
 import type { Fields } from '../output.ts';
-import { statusFields, statusText } from '../status.ts';
+import { showStatus } from '../overview.ts';
 import { pause, stopwatch } from '../wait.ts';
 import { addDead } from './dead.ts';
 
@@ -29,25 +30,14 @@ interface Events {
 export function addAdmin(root: Command): void {
   const admin = noun(root, 'admin', 'State of the daemon and of messages', 'ax admin status');
   const status = verb(admin, 'status [id]', "an overview, or one message's whole history", 'ax admin status');
-  action(status, async (run) => {
-    const id = run.args[0];
-    if (id === undefined) {
-      const told = await call<AdminStatus>(run.environment, 'admin.status');
-      const called = axCommand(run.environment.ax);
-      const overview = { ...told, attention: told.attention.map((row) => ({ ...row, fix: readyFix(row.fix, called) })) };
-      await run.print({ type: 'admin_status', fields: { ...overview }, human: overviewText(overview) });
-      return;
-    }
-    const found = await call<MessageStatus>(run.environment, 'admin.message_status', { id });
-    await run.print({ type: 'message_status', fields: statusFields(found), human: statusText(run.environment, found) });
-  });
+  action(status, showStatus);
   const cancel = verb(admin, 'cancel <id>', 'withdraw a message that was not handed out', 'ax admin cancel 01hq3k5r8w').option(
     '--as-owner',
     "inside an agent's shell: the owner told you to",
   );
   action(cancel, async (run) => {
     const asOwner = run.options['asOwner'] === true;
-    const params = { id: run.args[0], ...(asOwner ? { as_owner: true } : {}) };
+    const params = { id: messageId(run.args[0]), ...(asOwner ? { as_owner: true } : {}) };
     requireOwnOrOwner(run.environment, 'admin.cancel', params);
     const cancelled = await call<{ message_id: string; state: string }>(run.environment, 'admin.cancel', params);
     const words =
@@ -62,25 +52,6 @@ export function addAdmin(root: Command): void {
     .option('--since <seq>', 'only those after this number')
     .option('--limit <n>', 'at most so many');
   action(events, showEvents);
-}
-
-function overviewText(overview: AdminStatus): string {
-  const { daemon, outbox, inbox, store, attention } = overview;
-  const up = overview.hosts.filter((host) => host.state === 'up').length;
-  const notices = Object.entries(overview.notices).map(([outcome, count]) => `${count} ${outcome}`);
-  const rows = [
-    ['daemon', `${daemon.name}, ax ${daemon.version}, pid ${daemon.pid}, up ${span(daemon.uptime_ms)}`],
-    ['hosts', `${overview.hosts.length} known, ${up} up`],
-    ['outbox', `${outbox.queued} queued, ${outbox.forwarding} forwarding, ${outbox.deferred} deferred, ${outbox.uncertain} uncertain`],
-    ['inbox', `${inbox.awaiting_setup} awaiting setup, ${inbox.available} available, ${inbox.handed_out} handed out`],
-    ['notices', notices.join(', ') || 'none'],
-    ['store', `${size(store.bytes)} in ${store.path}, ${store.entries} entries, ${size(store.free_bytes)} free`],
-  ];
-  const troubles = attention.flatMap((row) => [
-    `${paint('yellow', '!')} ${visible(row.what)}${row.since === null ? '' : ` (${ago(row.since)})`}`,
-    `  fix: ${visible(row.fix)}`,
-  ]);
-  return [...rowsOf(rows), ...daemon.warnings.map((warning) => `! ${visible(warning)}`), ...troubles].join('\n');
 }
 
 async function showEvents(run: Run): Promise<void> {
@@ -101,7 +72,7 @@ async function showEvents(run: Run): Promise<void> {
   }
   let isFirst = true;
   // Ends with the reader of stdout, or with the daemon.
-  while (!process.stdout.destroyed) {
+  while (!isStdoutGone()) {
     const passed = stopwatch();
     const found: Events = await call<Events>(
       environment,

@@ -5,10 +5,11 @@
  */
 import type { Command } from 'commander';
 import { AxError } from '../../protocol/errors.ts';
-import { action, textOption, verb } from '../command.ts';
-import type { Run } from '../command.ts';
+import { action, verb } from '../command.ts';
 import { axPlace, searchPath } from '../environment.ts';
 import type { Environment, Place } from '../environment.ts';
+import { textOption } from '../options.ts';
+import type { Run } from '../options.ts';
 import { note, visible } from '../output.ts';
 import { isConfirmed, requirePerson } from '../person.ts';
 import { pathWarnings, requireSafePlace } from '../place.ts';

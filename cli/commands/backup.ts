@@ -8,9 +8,9 @@ import type { Command } from 'commander';
 import type { DaemonBackup, DaemonRestored } from '../../protocol/control.ts';
 import { call } from '../client.ts';
 import { action, asOwner, verb } from '../command.ts';
-import type { Run } from '../command.ts';
 import { absolute, axCommand, requireOwner } from '../environment.ts';
 import { askProgram } from '../launch.ts';
+import type { Run } from '../options.ts';
 import { note, visible } from '../output.ts';
 import { awaiting } from '../wait.ts';
 

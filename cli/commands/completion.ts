@@ -9,7 +9,6 @@ import type { Command } from 'commander';
 import { AxError } from '../../protocol/errors.ts';
 import { GRANT_ACTIONS, RECEIVER_STATES, SENDER_STATES } from '../../protocol/states.ts';
 import { action, verb } from '../command.ts';
-import type { Run } from '../command.ts';
 import { behindBreaks, splitLine } from '../completion/bash-line.ts';
 import { positionOf } from '../completion/position.ts';
 import type { Candidate, Position } from '../completion/position.ts';
@@ -17,6 +16,7 @@ import { scriptFor, SHELLS } from '../completion/scripts.ts';
 import type { Shell } from '../completion/scripts.ts';
 import { short, valuesOf } from '../completion/values.ts';
 import { readEnvironment } from '../environment.ts';
+import type { Run } from '../options.ts';
 import { printOut } from '../output.ts';
 
 const VOCABULARY = {

@@ -6,15 +6,14 @@
 import { statSync } from 'node:fs';
 import { open } from 'node:fs/promises';
 import { constants } from 'node:os';
-import { setTimeout as delay } from 'node:timers/promises';
 import type { Command } from 'commander';
 import { parseListenAddress } from '../../protocol/address.ts';
 import type { DaemonStatus } from '../../protocol/control.ts';
 import { AxError } from '../../protocol/errors.ts';
 import { CONTROL_PROTOCOL } from '../../protocol/version.ts';
 import { call, versionsDiffer } from '../client.ts';
-import { action, collect, inLine, listOption, noun, textOption, verb } from '../command.ts';
-import type { Options, Run } from '../command.ts';
+import { action, noun, verb } from '../command.ts';
+import { isStdoutGone } from '../descriptor.ts';
 import { axCommand } from '../environment.ts';
 import type { Environment } from '../environment.ts';
 import {
@@ -30,8 +29,10 @@ import {
   untilReady,
 } from '../launch.ts';
 import type { Hello, LaunchFlags } from '../launch.ts';
+import { collect, inLine, listOption, textOption } from '../options.ts';
+import type { Options, Run } from '../options.ts';
 import { note, printOut, rowsOf, span, visible, visibleLines } from '../output.ts';
-import { awaiting } from '../wait.ts';
+import { awaiting, pause } from '../wait.ts';
 import { addBackup } from './backup.ts';
 import { addService } from './service.ts';
 
@@ -203,10 +204,10 @@ async function showLogs(run: Run): Promise<void> {
   let { file, at } = await copyFrom(path, 0);
   if (run.options['follow'] !== true) return;
   // Asked each time: a watch misses what changes while it is being set up.
-  while (!process.stdout.destroyed) {
+  while (!isStdoutGone()) {
     const now = statSync(path, { throwIfNoEntry: false });
     if (now === undefined || (now.ino === file && now.size === at)) {
-      await delay(FOLLOW_MS);
+      await pause(FOLLOW_MS);
       continue;
     }
     ({ file, at } = await copyFrom(path, now.ino === file && now.size > at ? at : 0));
@@ -222,7 +223,7 @@ async function copyFrom(path: string, start: number): Promise<{ file: number; at
   for await (const chunk of handle.createReadStream({ start, autoClose: false }) as AsyncIterable<Buffer>) {
     at += chunk.length;
     await printOut(process.stdout.isTTY ? visibleLines(decoder.decode(chunk, { stream: true })) : chunk);
-    if (process.stdout.destroyed) break;
+    if (isStdoutGone()) break;
   }
   return { file, at };
 }

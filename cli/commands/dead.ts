@@ -7,9 +7,10 @@ import type { Command } from 'commander';
 import type { DeadRow } from '../../protocol/control.ts';
 import { MAX_LIST_ROWS } from '../../protocol/limits.ts';
 import { call } from '../client.ts';
-import { action, asOwner, textOption, verb, wholeOption } from '../command.ts';
-import type { Run } from '../command.ts';
+import { action, asOwner, verb } from '../command.ts';
 import { axCommand, requireOwnOrOwner } from '../environment.ts';
+import { beforeOption, messageId, wholeOption } from '../options.ts';
+import type { Run } from '../options.ts';
 import { ago, table, visible } from '../output.ts';
 import type { Fields } from '../output.ts';
 import { MESSAGE_COLUMNS } from './messages.ts';
@@ -24,7 +25,7 @@ export function addDead(admin: Command): void {
   );
   action(retry, async (run) => {
     const isOwner = run.options['asOwner'] === true;
-    const params = { id: run.args[0], ...(isOwner ? { as_owner: true } : {}) };
+    const params = { id: messageId(run.args[0]), ...(isOwner ? { as_owner: true } : {}) };
     requireOwnOrOwner(run.environment, 'admin.retry', params);
     const retried = await call<{ message_id: string; state: string; to: string }>(run.environment, 'admin.retry', params);
     const next = axCommand(run.environment.ax, 'admin', 'status', retried.message_id);
@@ -35,7 +36,7 @@ export function addDead(admin: Command): void {
 
 async function listDead(run: Run): Promise<void> {
   const limit = wholeOption(run.options, 'limit', '--limit', 1);
-  const params = { limit, before: textOption(run.options, 'before') };
+  const params = { limit, before: beforeOption(run.options) };
   const found = await call<{ messages: DeadRow[]; scope: string }>(run.environment, 'admin.dead', params);
   const rows = found.messages.map((row) => [
     row.message_id,

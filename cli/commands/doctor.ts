@@ -7,7 +7,6 @@
 import { release } from 'node:os';
 import type { Command } from 'commander';
 import { action, verb } from '../command.ts';
-import type { Run } from '../command.ts';
 import { surroundings } from '../environment.ts';
 import type { Environment } from '../environment.ts';
 import { daemonFindings } from '../doctor/daemon.ts';
@@ -15,6 +14,7 @@ import { fileFindings } from '../doctor/files.ts';
 import type { Finding, Severity } from '../doctor/finding.ts';
 import { harnessFindings } from '../doctor/harnesses.ts';
 import { clockFindings, diskFindings, freeBytes, nodeFindings, pathFindings, unitFindings } from '../doctor/machine.ts';
+import type { Run } from '../options.ts';
 import { count, paint, visible } from '../output.ts';
 import type { Fields } from '../output.ts';
 

@@ -8,9 +8,10 @@ import type { Command } from 'commander';
 import type { GrantRow, HostGrants } from '../../protocol/control.ts';
 import { DEFAULT_GRANTS, GRANT_ACTIONS } from '../../protocol/states.ts';
 import { call } from '../client.ts';
-import { action, asOwner, durationOption, known, textOption, verb } from '../command.ts';
-import type { Run } from '../command.ts';
+import { action, asOwner, verb } from '../command.ts';
 import { absolute, requireOwner } from '../environment.ts';
+import { durationOption, known, textOption } from '../options.ts';
+import type { Run } from '../options.ts';
 import { note, span, visible } from '../output.ts';
 
 const ACTIONS_HELP = `actions: ${GRANT_ACTIONS.join(', ')}`;

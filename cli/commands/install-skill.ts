@@ -12,12 +12,14 @@ import type { Command } from 'commander';
 import { HARNESSES } from '../../protocol/address.ts';
 import type { HarnessName } from '../../protocol/address.ts';
 import { AxError } from '../../protocol/errors.ts';
-import { action, textOption, verb } from '../command.ts';
-import type { Run } from '../command.ts';
-import { axCommand, harnessFolders, randomWord, skillFolder } from '../environment.ts';
+import { action, verb } from '../command.ts';
+import { axCommand, harnessFolders, skillFolder } from '../environment.ts';
 import { canAsk } from '../dialogue.ts';
+import { textOption } from '../options.ts';
+import type { Run } from '../options.ts';
 import { note, visible } from '../output.ts';
 import { isConfirmed } from '../person.ts';
+import { randomWord } from '../random.ts';
 
 /** Names of what differs that are shown. */
 const SHOWN = 20;

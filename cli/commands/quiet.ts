@@ -8,9 +8,10 @@ import type { Command } from 'commander';
 import type { AgentRow, SessionRow } from '../../protocol/control.ts';
 import { MIN_QUIET_MS } from '../../protocol/limits.ts';
 import { call } from '../client.ts';
-import { action, asOwner, durationOption, verb } from '../command.ts';
-import type { Run } from '../command.ts';
+import { action, asOwner, verb } from '../command.ts';
 import { axCommand, requireOwnOrOwner } from '../environment.ts';
+import { durationOption } from '../options.ts';
+import type { Run } from '../options.ts';
 import { ago, count, visible } from '../output.ts';
 
 const WHICH = '(default: the one of this session or folder)';

@@ -10,8 +10,8 @@ import { AxError } from '../../protocol/errors.ts';
 import { boxPaths } from '../../protocol/box.ts';
 import { call } from '../client.ts';
 import { action, verb } from '../command.ts';
-import type { Run } from '../command.ts';
 import { axCommand } from '../environment.ts';
+import type { Run } from '../options.ts';
 import { visible } from '../output.ts';
 import { isConfirmed, requirePerson } from '../person.ts';
 

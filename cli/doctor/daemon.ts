@@ -6,7 +6,6 @@
  */
 import { createConnection } from 'node:net';
 import { join } from 'node:path';
-import { asFields } from '../../protocol/codec.ts';
 import type { AdminStatus, AttentionCode, EventRow } from '../../protocol/control.ts';
 import { toAxError } from '../../protocol/errors.ts';
 import type { AxError } from '../../protocol/errors.ts';
@@ -20,6 +19,7 @@ import { greet, lastFlags } from '../launch.ts';
 import type { Hello } from '../launch.ts';
 import { lockHolder } from '../lock-holder.ts';
 import { ago, listed } from '../output.ts';
+import { asFields } from '../plain-cbor.ts';
 import { awaiting } from '../wait.ts';
 import { startCommand } from './files.ts';
 import { finding, readText } from './finding.ts';

@@ -623,6 +623,21 @@ test('usage errors have status 2 and the code usage; help has status 0 and an ex
   assert.deepEqual(await rig.ax(['--version']), { code: 0, stdout: `${AX_VERSION}\n`, stderr: '' });
 });
 
+test('one send has one destination: an option that takes one value and is given two is refused, and nothing is sent to either', async (t) => {
+  const rig = await scripted(t, { 'message.send': () => assert.fail('sent'), 'message.list': () => assert.fail('listed') });
+  for (const args of [
+    ['send', '--to', 'one@hostb', '--to', 'two@hostb', 'hello'],
+    ['send', '--host', 'hostb', '--host=hostc', '--harness', 'claude', '--destination-workspace', '/srv', 'hello'],
+    ['send', '--host', 'hostb', '--harness', 'claude', '--destination-workspace', '/one', '--destination-workspace', '/two', 'hello'],
+    ['send', '--to', 'one@hostb', '--message', 'this', '--message', 'that'],
+    ['messages', 'list', '--state', 'available', '--state', 'fetched'],
+  ]) {
+    const { code, value } = await rig.json(args);
+    assert.deepEqual([code, value['error'].code], [2, 'usage'], args.join(' '));
+    assert.match(value['error'].message, /^--[a-z-]+ is given more than once, and takes one value$/);
+  }
+});
+
 test('following the events asks on from where it was and prints one JSON object a line', async (t) => {
   const event = (seq: number): object => ({
     seq,

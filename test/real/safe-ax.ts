@@ -76,7 +76,16 @@ export class SafeAx {
   #fill(lib: string): void {
     for (const folder of ['bin', 'dist', join('node', 'bin')]) mkdirSync(join(lib, folder), { recursive: true, mode: 0o755 });
     mkdirSync(join(this.#root, 'bin'), { mode: 0o755 });
-    for (const file of ['package.json', 'bin/ax', 'bin/package.json', 'dist/ax.cjs', 'dist/daemon.mjs']) {
+    for (const file of [
+      'package.json',
+      'bin/ax',
+      'bin/package.json',
+      'dist/ax.cjs',
+      'dist/plain.cjs',
+      'dist/plain.code',
+      'dist/whole.cjs',
+      'dist/daemon.mjs',
+    ]) {
       copyFileSync(join(ROOT, file), join(lib, file));
       chmodSync(join(lib, file), 0o755); // one that a group may write is refused
     }
