@@ -116,7 +116,11 @@ function placeBytes(place: SealPlace, index: number): Buffer {
 function seal(contentKey: Uint8Array, place: SealPlace, index: number, plain: Uint8Array): Uint8Array {
   const cipher = createCipheriv('aes-256-gcm', createSecretKey(contentKey), nonceOf(index));
   cipher.setAAD(placeBytes(place, index));
-  return new Uint8Array(Buffer.concat([cipher.update(plain), cipher.final(), cipher.getAuthTag()]));
+  const sealed = new Uint8Array(plain.length + TAG_BYTES);
+  sealed.set(cipher.update(plain));
+  cipher.final(); // nothing: this mode holds no bytes back
+  sealed.set(cipher.getAuthTag(), plain.length);
+  return sealed;
 }
 
 function open(contentKey: Uint8Array, place: SealPlace, index: number, sealed: Uint8Array): Uint8Array {
@@ -124,7 +128,9 @@ function open(contentKey: Uint8Array, place: SealPlace, index: number, sealed: U
     const decipher = createDecipheriv('aes-256-gcm', createSecretKey(contentKey), nonceOf(index), { authTagLength: TAG_BYTES });
     decipher.setAAD(placeBytes(place, index));
     decipher.setAuthTag(sealed.subarray(sealed.length - TAG_BYTES));
-    return new Uint8Array(Buffer.concat([decipher.update(sealed.subarray(0, sealed.length - TAG_BYTES)), decipher.final()]));
+    const plain = decipher.update(sealed.subarray(0, sealed.length - TAG_BYTES));
+    decipher.final(); // throws unless all of it is as it was sealed, and holds no bytes back
+    return new Uint8Array(plain.buffer, plain.byteOffset, plain.length);
   } catch (error) {
     throw new AxError('bad_signature', 'a sealed piece does not open: it was changed or belongs elsewhere', { cause: error });
   }
