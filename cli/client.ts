@@ -39,8 +39,10 @@ const LONG: ReadonlySet<Method> = new Set<Method>([
   'host.ping',
   'message.confirm',
   'message.fetch',
+  'message.part',
   'message.reply',
   'message.send',
+  'message.upload',
   'message.wait',
 ]);
 const FROZEN: ReadonlySet<Method> = new Set<Method>(['daemon.hello', 'daemon.stop']);

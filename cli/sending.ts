@@ -7,8 +7,8 @@
 import { parseAgentAt, parseHarness } from '../protocol/address.ts';
 import { AxError, isErrorCode, toAxError } from '../protocol/errors.ts';
 import type { ErrorDetails } from '../protocol/errors.ts';
-import type { MessageStatus, QueuedMessage } from '../protocol/control.ts';
-import { MAX_POLL_MS, MAX_SUBJECT_BYTES } from '../protocol/limits.ts';
+import type { MessageStatus, Method, QueuedMessage } from '../protocol/control.ts';
+import { MAX_PIECE_BYTES, MAX_POLL_MS, MAX_SUBJECT_BYTES } from '../protocol/limits.ts';
 import { SENDER_ENDS } from '../protocol/states.ts';
 import type { SenderState } from '../protocol/states.ts';
 import { parseLabel, parseMessageId, parseRequestKey, parseSessionId } from '../protocol/ids.ts';
@@ -16,6 +16,7 @@ import { parseWorkspace, shellQuote } from '../protocol/paths.ts';
 import { readBody } from './body.ts';
 import type { Body } from './body.ts';
 import { call, wasContacted } from './client.ts';
+import type { CallOptions } from './client.ts';
 import { axCommand } from './environment.ts';
 import type { Environment } from './environment.ts';
 import { AfterAnswer } from './failure.ts';
@@ -95,7 +96,6 @@ export async function queue(
   const request = {
     ...params,
     ...spans,
-    body: body.bytes,
     subject,
     agent: textOption(options, 'agent'),
     request_id: requestId,
@@ -103,13 +103,25 @@ export async function queue(
   const retry = retryLine(environment, requestId, body);
   let queued: QueuedMessage;
   try {
-    queued = await call<QueuedMessage>(environment, method, request, { what: 'the daemon to store the message' });
+    queued = await callWithBody<QueuedMessage>(environment, method, request, body.bytes, { what: 'the daemon to store the message' });
   } catch (error) {
     throw withSession(environment, withRetry(error, requestId, retry), body);
   }
   noteQueued(queued);
   if (wait === undefined) await printQueued(run, queued);
   else await waitFor(run, queued, wait as 'accepted' | 'fetched', timeoutMs, { request_id: requestId, retry });
+}
+
+/** Asks for something with a body, in parts where it fits into no single request; AxError as `call`. */
+export async function callWithBody<T>(
+  environment: Environment,
+  method: Method,
+  params: object,
+  body: Uint8Array,
+  options: CallOptions,
+): Promise<T> {
+  if (body.length <= MAX_PIECE_BYTES) return call<T>(environment, method, { ...params, body }, options);
+  return (await import('./large.ts')).callInParts<T>(environment, method, params, body, options);
 }
 
 /** Attaches the line that repeats this request, and never sends twice, to whatever happened after the daemon was asked. */

@@ -2,12 +2,24 @@
  * Admission: what this host does with a message or a cancel that a paired host hands over.
  *
  * Owns the order of checks (signature by the link's peer, shape, that it opens, workspace, grants, room, limits) and the one
- * transaction that decides. Invariants: accepted means durable and readable; a duplicate is answered only after the flush that
+ * transaction that decides. A body of several pieces is offered, handed over piece by piece (arriving.ts) and then delivered: each time
+ * the same checks. Invariants: accepted means durable and readable; a duplicate is answered only after the flush that
  * covers its first copy; a cancel that comes before its message leaves a tombstone that answers the late copy.
  */
-import { acceptEnvelope, openEnvelopeBody, openEnvelopeHeaders } from '../protocol/envelope.ts';
+import {
+  acceptEnvelope,
+  acceptOffer,
+  openEnvelopeBody,
+  openEnvelopeHeaders,
+  openEnvelopePiece,
+  readEnvelope,
+  requirePiece,
+} from '../protocol/envelope.ts';
+import type { Envelope } from '../protocol/envelope.ts';
+import { violation } from '../protocol/codec.ts';
 import { AxError } from '../protocol/errors.ts';
 import { encodeSigned, sha256, signedValue } from '../protocol/hashtree.ts';
+import type { Signed } from '../protocol/hashtree.ts';
 import type { HostKey } from '../protocol/identity.ts';
 import type { HostId, MessageId } from '../protocol/ids.ts';
 import { DEFAULT_RETENTION_MS, MAX_RETENTION_MS } from '../protocol/limits.ts';
@@ -18,6 +30,7 @@ import type { ReceiptOutcome } from '../protocol/states.ts';
 import { encodeResult } from '../protocol/wire.ts';
 import type { WireRequest } from '../protocol/wire.ts';
 import type { Agents } from './agents.ts';
+import type { Arriving } from './arriving.ts';
 import type { Clock } from './clock/clock.ts';
 import type { Events } from './events.ts';
 import type { Files } from './files/files.ts';
@@ -40,12 +53,13 @@ export interface AdmissionDeps {
   readonly running: () => number;
   readonly peers: Peers;
   readonly inbox: Inbox;
+  readonly arriving: Arriving;
   readonly agents: Agents;
   readonly events: Events;
   readonly refusals: Refusals;
   readonly rates: Rates;
-  /** Throws AxError `store_full` when nothing new may be taken. */
-  readonly requireRoom: () => void;
+  /** Throws AxError `store_full` when nothing new of that many bytes may be taken. */
+  readonly requireRoom: (bytes?: number) => void;
   readonly hasLiveSession: (harness: string, workspace: string) => boolean;
   /** For how many ms the agent of an address is quiet still; 0: not, or there is none. */
   readonly quietMs: (harness: string, workspace: string) => number;
@@ -63,22 +77,77 @@ export class Admission {
     this.#signer = new GroupSigner(deps.key, RECEIPT_CONTEXT);
   }
 
-  /** Takes a message; the answer is the signed receipt, after the flush. AxError as lifecycle.md, section 6. */
+  /** Decides about what a paired host hands over; the answer's bytes. AxError as the methods below. */
+  handle(peer: HostId, request: WireRequest & { readonly type: 'deliver' | 'offer' | 'piece' | 'cancel' }): Promise<Uint8Array> {
+    if (request.type === 'deliver') return this.accept(peer, request);
+    if (request.type === 'offer') return this.offer(peer, request);
+    return request.type === 'piece' ? this.piece(peer, request) : this.cancel(peer, request);
+  }
+
+  /**
+   * Takes a message; the answer is the signed receipt, after the flush, or which of its several pieces are missing. AxError as lifecycle.md,
+   * section 6.
+   */
   async accept(peer: HostId, request: WireRequest & { readonly type: 'deliver' }): Promise<Uint8Array> {
-    const { key, sealKeys, files, store, peers, inbox, agents, events, clock, running, hasLiveSession } = this.#deps;
+    const { key, sealKeys } = this.#deps;
+    const [piece] = request.pieces;
+    if (piece === undefined) return this.#take(peer, request.envelope, this.#offered(peer, request.envelope), 'here');
     const envelope = acceptEnvelope(peer, key.hostId, request.envelope, request.pieces);
     openEnvelopeHeaders(sealKeys, key.hostId, envelope); // accepted means readable: both open here or it is refused
     openEnvelopeBody(sealKeys, key.hostId, envelope, request.pieces);
-    const digest = sha256(request.envelope.payload);
+    return this.#decide(peer, request.envelope, envelope, piece);
+  }
+
+  /** Judges a message of several pieces before they come: the answer is which are missing, or the receipt where it is known already. */
+  async offer(peer: HostId, request: WireRequest & { readonly type: 'offer' }): Promise<Uint8Array> {
+    return this.#take(peer, request.envelope, this.#offered(peer, request.envelope), 'offered');
+  }
+
+  /** Keeps one piece of a message that was offered; the answer, after the flush, says whether it was still wanted. */
+  async piece(peer: HostId, { id, index, piece }: WireRequest & { readonly type: 'piece' }): Promise<Uint8Array> {
+    const { key, sealKeys, store, arriving, requireRoom } = this.#deps;
+    this.#requireWrite(peer, null);
+    const begun = arriving.get(peer, id);
+    if (begun === undefined) return encodeResult({ stored: false });
+    const envelope = readEnvelope(begun.payload);
+    requirePiece(envelope, index, piece);
+    openEnvelopePiece(sealKeys, key.hostId, envelope, index, piece);
+    requireRoom(piece.length);
+    return encodeResult({ stored: await store.write((tx) => arriving.put(tx, begun, index, piece)) });
+  }
+
+  #offered(peer: HostId, signed: Signed): Envelope {
+    const { key, sealKeys } = this.#deps;
+    const envelope = acceptOffer(peer, key.hostId, signed);
+    if (envelope.pieces.length === 1) throw violation('a body of one piece comes with its message');
+    openEnvelopeHeaders(sealKeys, key.hostId, envelope);
+    return envelope;
+  }
+
+  /** Decides about a message whose pieces come by themselves; one that is refused for good leaves none behind. */
+  async #take(peer: HostId, signed: Signed, envelope: Envelope, how: 'offered' | 'here'): Promise<Uint8Array> {
+    const { store, arriving } = this.#deps;
+    try {
+      return await this.#decide(peer, signed, envelope, how);
+    } catch (error) {
+      if (error instanceof AxError && error.class === 'rejected' && arriving.get(peer, envelope.id) !== undefined)
+        await store.write((tx) => arriving.drop(tx, peer, envelope.id));
+      throw error;
+    }
+  }
+
+  async #decide(peer: HostId, signed: Signed, envelope: Envelope, body: Uint8Array | 'offered' | 'here'): Promise<Uint8Array> {
+    const { files, store, peers, inbox, arriving, agents, events, clock, running, hasLiveSession } = this.#deps;
+    const digest = sha256(signed.payload);
     this.#requireWrite(peer, null); // before anything is said about this host's folders; again in the transaction
     const known = inbox.get(peer, envelope.id);
     const workspace = known?.workspace ?? (await files.canonicalFolder(envelope.to.workspace));
     if (workspace !== undefined) this.#requireWrite(peer, workspace);
     if (workspace === undefined) throw this.#missing(peer);
     if (!isNoticeSafe(workspace)) throw new AxError('invalid_argument', 'no session can be set up in a folder of that name');
-    if (known === undefined) {
-      this.#deps.requireRoom();
-      this.#deps.rates.take(peer, workspace); // a copy of a message that is here already costs nothing
+    if (known === undefined && arriving.get(peer, envelope.id) === undefined) {
+      this.#deps.requireRoom(typeof body === 'string' ? envelope.bytes : undefined);
+      this.#deps.rates.take(peer, workspace); // a copy of a message that is here already, or half here, costs nothing
     }
     const result = await store.write((tx) => {
       this.#requireWrite(peer, workspace, tx);
@@ -89,9 +158,10 @@ export class Admission {
         sender: peer,
         state: registered ? ('available' as const) : ('awaiting_setup' as const),
         storedAs: envelope.kind === 'message' && mayNotify ? ('message' as const) : ('note' as const),
-        signed: encodeSigned(request.envelope),
+        signed: encodeSigned(signed),
         digest,
         bytes: envelope.bytes,
+        ...(envelope.pieces.length === 1 ? {} : { pieces: envelope.pieces.length }),
         harness: envelope.to.harness,
         workspace,
         hint: envelope.to.session ?? null,
@@ -99,7 +169,12 @@ export class Admission {
         receivedAt: clock.now(),
         expires: running() + Math.min(envelope.retentionMs ?? DEFAULT_RETENTION_MS, MAX_RETENTION_MS),
       };
-      const admitted = inbox.accept(tx, fresh, request.pieces[0]!);
+      if (typeof body === 'string' && inbox.isNew(tx, fresh)) {
+        const missing = arriving.offer(tx, peer, envelope, signed.payload, digest);
+        if (body === 'offered' || missing.length > 0) return { kind: 'missing' as const, missing };
+        arriving.settle(tx, peer, envelope.id);
+      }
+      const admitted = inbox.accept(tx, fresh, typeof body === 'string' ? null : body);
       if (admitted.kind === 'new')
         events.add(tx, {
           type: 'message.received',
@@ -110,6 +185,7 @@ export class Admission {
         });
       return admitted;
     });
+    if (result.kind === 'missing') return encodeResult({ missing: result.missing });
     if (result.kind === 'cancelled') return this.#answer('cancelled', peer, envelope.id, digest, undefined);
     if (result.kind === 'new') this.#deps.onReceived(result.row);
     if (result.kind === 'new' && result.row.storedAs === 'note' && envelope.kind === 'message')
@@ -122,10 +198,11 @@ export class Admission {
 
   /** Decides a cancel in one transaction; the answer is the signed receipt (`cancelled`, `too_late` or `expired`). */
   async cancel(peer: HostId, request: WireRequest & { readonly type: 'cancel' }): Promise<Uint8Array> {
-    const { key, store, inbox, events } = this.#deps;
+    const { key, store, inbox, arriving, events } = this.#deps;
     const cancel = readCancel(peer, key.hostId, request.cancel);
     const result = await store.write((tx) => {
       const decided = inbox.cancel(tx, peer, cancel.id, cancel.digest);
+      arriving.drop(tx, peer, cancel.id); // a message that was taken has nothing there
       if (decided.isNew) events.add(tx, { type: 'message.cancelled', messageId: cancel.id, hostId: peer, state: 'cancelled' });
       return decided;
     });

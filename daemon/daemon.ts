@@ -7,13 +7,14 @@
 import type { DaemonStatus } from '../protocol/control.ts';
 import { AxError, toAxError } from '../protocol/errors.ts';
 import type { HostId } from '../protocol/ids.ts';
-import { DEFAULT_LIMITS, SESSIONS_TIMEOUT_MS } from '../protocol/limits.ts';
+import { DEFAULT_LIMITS, MAX_PIECE_BYTES, SESSIONS_TIMEOUT_MS } from '../protocol/limits.ts';
 import { SealKeys } from '../protocol/seal.ts';
 import { AX_VERSION, CONTROL_PROTOCOL } from '../protocol/version.ts';
 import { Admission } from './admission.ts';
 import { Addressing } from './addressing.ts';
 import type { Actor } from './addressing.ts';
 import { Agents, quietLeft } from './agents.ts';
+import { Arriving } from './arriving.ts';
 import { makeMethods } from './control/methods.ts';
 import { Discovery } from './discovery.ts';
 import { Events } from './events.ts';
@@ -41,7 +42,9 @@ import { Router } from './router.ts';
 import { SandboxFetch } from './sandbox-fetch.ts';
 import type { Seams, Settings } from './seams.ts';
 import { copiedKeyWarnings, dialable } from './self.ts';
+import { Staging } from './staging.ts';
 import { Status } from './status.ts';
+import { Uploads } from './uploads.ts';
 import { Uptime } from './uptime.ts';
 
 export interface Daemon {
@@ -69,6 +72,10 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
   const limits = settings.limits ?? DEFAULT_LIMITS;
   const inbox = new Inbox(store, running, limits);
   const outbox = new Outbox(store, running);
+  const arriving = new Arriving(store, running);
+  const staging = new Staging(store, running);
+  const uploads = new Uploads(clock);
+  const pieceBytes = settings.pieceBytes ?? MAX_PIECE_BYTES;
   const receipts = new Receipts(store);
   const notices = new Notices(store, running, limits);
   const sealKeys = new SealKeys(key);
@@ -166,6 +173,7 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     running,
     peers,
     inbox,
+    arriving,
     agents,
     events,
     refusals,
@@ -218,6 +226,7 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     key,
     sealKeys,
     ax: settings.ax,
+    inlineBytes: pieceBytes,
     files,
     discovery,
     naming,
@@ -249,6 +258,9 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     outbox,
     events,
     pickup,
+    staging,
+    uploads,
+    pieceBytes,
     requireRoom,
     quietMs,
     mayLeaveNow: (host) => exchange.mayLeaveNow(host),
@@ -256,7 +268,8 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     onQueued: (row) => exchange.wake(row.host, row),
     onReceived,
   });
-  const retention = new Retention({ store, clock, log, key, uptime, outbox, inbox, receipts, peers, notices, events, onReceipt });
+  const ending = { outbox, inbox, arriving, staging, receipts, peers, notices, events };
+  const retention = new Retention({ store, clock, log, key, uptime, onReceipt, ...ending });
 
   const daemonStatus = (): DaemonStatus => ({
     running: true,
@@ -308,6 +321,7 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     quieting,
     pickup,
     router,
+    uploads,
     status,
     exchange,
     inbox,

@@ -2,9 +2,9 @@
  * The peer conversation, both ends in one file: what this host sends to another, and how it answers one.
  *
  * Sending (`wake`): per host one lane that moves receipts, cancels and messages, oldest first, a bounded window at a time, while
- * the host is ready. Answering (`handle`): every request of a host, checked for pairing and grants before anything else.
- * Invariants: `uncertain` is durable before bytes leave; an acceptance, a duplicate's too, is answered only after the flush;
- * a refusal known is never overwritten; no receipt is dropped before the sender's host has stored it.
+ * the host is ready. Answering (`handle`): every request of a host, checked for pairing and grants before anything else. Invariants:
+ * `uncertain` is durable before bytes leave; an acceptance is answered only after the flush; a refusal known is never overwritten; no
+ * receipt is dropped before the sender's host has stored it.
  */
 import { asList, decode } from '../protocol/codec.ts';
 import type { Fields } from '../protocol/codec.ts';
@@ -83,7 +83,7 @@ export class Exchange {
       outbox: deps.outbox,
       events: deps.events,
       running: deps.running,
-      request: (host, request) => this.#request(host, request),
+      request: (host, request, timeoutMs) => this.#request(host, request, timeoutMs),
       takeReceipt: (host, fields) => this.#takeReceipt(host, fields),
       onEnd: (host) => this.wake(host),
     });
@@ -358,9 +358,10 @@ export class Exchange {
     }
     switch (request.type) {
       case 'deliver':
-        return this.#deps.admission.accept(peer, request);
+      case 'offer':
+      case 'piece':
       case 'cancel':
-        return this.#deps.admission.cancel(peer, request);
+        return this.#deps.admission.handle(peer, request);
       case 'receipt': {
         const receipt = readReceipt(peer, this.#deps.key.hostId, request.receipt);
         await this.#deps.store.write((tx) => this.#applyReceipt(tx, receipt));

@@ -9,10 +9,11 @@ import type { Fields } from '../protocol/codec.ts';
 import { AxError, toAxError } from '../protocol/errors.ts';
 import { readSigned } from '../protocol/hashtree.ts';
 import type { HostId, MessageId } from '../protocol/ids.ts';
-import { FORWARD_WINDOW } from '../protocol/limits.ts';
+import { FORWARD_WINDOW, LARGE_WINDOW } from '../protocol/limits.ts';
 import type { WireRequest } from '../protocol/wire.ts';
 import type { Clock } from './clock/clock.ts';
 import type { Events } from './events.ts';
+import { handOver } from './handover.ts';
 import type { Lane } from './lane.ts';
 import type { Log } from './log.ts';
 import type { Outbox } from './outbox.ts';
@@ -26,7 +27,7 @@ export interface ForwardingDeps {
   readonly outbox: Outbox;
   readonly events: Events;
   readonly running: () => number;
-  readonly request: (host: HostId, request: WireRequest) => Promise<Fields>;
+  readonly request: (host: HostId, request: WireRequest, timeoutMs?: number) => Promise<Fields>;
   /** Verifies and stores the receipt in an answer. */
   readonly takeReceipt: (host: HostId, fields: Fields) => Promise<void>;
   /** An attempt has ended: there may be room for the next. */
@@ -71,8 +72,10 @@ export class Forwarding {
 
   #leave(host: HostId, lane: Lane, row: Sent): void {
     lane.inFlight.set(row.id, row.to.workspace);
+    if (isLarge(row)) lane.large.add(row.id);
     void this.#attempt(host, lane, row.id).finally(() => {
       lane.inFlight.delete(row.id);
+      lane.large.delete(row.id);
       this.#deps.onEnd(host);
     });
   }
@@ -106,6 +109,7 @@ export class Forwarding {
     const left = new Map<string, number>();
     let isPassing = true;
     let crowded = 0;
+    let large = LARGE_WINDOW - lane.large.size;
     for (let after = lane.passed, room = FORWARD_WINDOW - lane.inFlight.size; due.length < room && crowded < MAX_CROWDED;) {
       const rows = this.#deps.outbox.open(host, after, FORWARD_WINDOW, reader);
       if (rows.length === 0) break;
@@ -116,8 +120,12 @@ export class Forwarding {
         if (isPassing) lane.passed = row.seq;
         if (row.cancelRequested || row.deadline <= this.#deps.running() || !lane.isDue(row.id, workspace) || due.length >= room) continue;
         const more = left.get(workspace) ?? lane.roomFor(workspace);
-        if (more > 0) due.push(row);
-        else crowded++;
+        if (more <= 0 || (isLarge(row) && large <= 0)) {
+          crowded++;
+          continue;
+        }
+        due.push(row);
+        if (isLarge(row)) large--;
         left.set(workspace, more - 1);
       }
     }
@@ -129,11 +137,11 @@ export class Forwarding {
     const { outbox, log } = this.#deps;
     try {
       const row = outbox.get(id);
-      const body = outbox.body(id);
-      if (row === undefined || body === undefined || row.state !== 'forwarding') return;
-      const envelope = readSigned(decode(row.signed), 'an envelope');
+      if (row?.state !== 'forwarding') return;
       try {
-        await this.#deps.takeReceipt(host, await this.#deps.request(host, { type: 'deliver', envelope, pieces: [body] }));
+        const answer = await this.#handOver(host, lane, row);
+        if (answer === undefined) return;
+        await this.#deps.takeReceipt(host, answer);
         lane.forget(id);
         lane.gotThrough(row.to.workspace);
       } catch (error) {
@@ -143,6 +151,15 @@ export class Forwarding {
       log.error('outbox not updated', { host, message: id, reason: toAxError(error).message });
       lane.all.begin();
     }
+  }
+
+  /** The answer with the receipt; undefined when there is no body any more. */
+  async #handOver(host: HostId, lane: Lane, row: Sent): Promise<Fields | undefined> {
+    const { outbox, request } = this.#deps;
+    const envelope = readSigned(decode(row.signed), 'an envelope');
+    if (isLarge(row)) return handOver({ outbox, request, pieces: lane.pieces }, host, row, envelope);
+    const body = outbox.body(row.id);
+    return body === undefined ? undefined : request(host, { type: 'deliver', envelope, pieces: [body] });
   }
 
   /** What the end of an attempt without a receipt means: refused for good, not now, or unknown. */
@@ -177,6 +194,11 @@ export class Forwarding {
     });
     if (next?.state === 'refused' || next?.state === 'cancelled') lane.forget(id);
   }
+}
+
+/** Does a message go over in several pieces? */
+function isLarge(row: Sent): row is Sent & { readonly pieces: number } {
+  return row.pieces !== undefined;
 }
 
 /** How the peer refused, when the error is the peer's own answer. */

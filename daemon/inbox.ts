@@ -4,8 +4,8 @@
  * Owns the tables `inbox` (rows by the receiver's own sequence), `inbox_index`, `inbox_body` and `seen`. Index keys: `i/ID/HOST`
  * finds a row; `a/ADDRESS/SEQ` is for a logical address, `o/ADDRESS/SEQ` unread there; of these, what may cause notices (no notes) is also under
  * `n/ADDRESS/SENDER/SEQ`, and under `m/ADDRESS/SESSION/SENDER/SEQ` when it names a session; `s/STATE/ADDRESS/SEQ` was read or has ended;
- * `x/RUN/SEQ` ends by retention at that running time. `seen` outlives the rows: a late copy is still known. Identity is (sender, id) with
- * the envelope payload's digest.
+ * `x/RUN/SEQ` ends by retention at that running time. A body is under its row's SEQ, each of several pieces under a key of its own. `seen`
+ * outlives the rows: a late copy is still known. Identity is (sender, id) with the envelope payload's digest.
  * Invariant: `fetched` only after a hand-out that was confirmed; the first copy decides, every other is a duplicate or a conflict.
  */
 import { AxError } from '../protocol/errors.ts';
@@ -16,12 +16,25 @@ import { DEFAULT_LIMITS, MAX_TOMBSTONES_PER_PEER, METADATA_RETENTION_MS, RETRY_C
 import type { Limits } from '../protocol/limits.ts';
 import { receiverMay } from '../protocol/states.ts';
 import type { ReceiverState } from '../protocol/states.ts';
-import { addressIndex, endedKeys, isOpen, openKeys, scopePrefix, unreadStates } from './received-row.ts';
-import type { HandOut, Move, NewReceived, Received, RowNotice, Scope, Seen, UnreadState } from './received-row.ts';
+import { addressIndex, bodyKeyOf, endedKeys, isOpen, openKeys, scopePrefix, unreadStates } from './received-row.ts';
+import type { Cancelled, Confirmed, HandOut, Move, NewReceived, Received, RowNotice, Scope, Seen, UnreadState } from './received-row.ts';
 import { count, counted, tallied, tally } from './store/counts.ts';
 import type { Tally } from './store/counts.ts';
-import { addressKey, getRow, groupsUnder, newestUnder, nextSeq, NOTHING, oldestUnder, pack, seqKey, under, unpack } from './store/rows.ts';
-import { weigh, weightOf } from './store/weights.ts';
+import {
+  addressKey,
+  getRow,
+  groupsUnder,
+  newestUnder,
+  nextSeq,
+  NOTHING,
+  oldestUnder,
+  only,
+  pack,
+  seqKey,
+  under,
+  unpack,
+} from './store/rows.ts';
+import { sealedBytes, weigh, weighed, weightOf, weightsOf } from './store/weights.ts';
 import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
 
 export type Admission =
@@ -48,10 +61,11 @@ export class Inbox {
   }
 
   /**
-   * Takes a message or finds that it was taken. The caller answers only after this transaction's flush, a duplicate's as well.
+   * Takes a message or finds that it was taken; `body` is null when its pieces (`fresh.pieces`) lie in place already. The caller answers only
+   * after this transaction's flush, a duplicate's as well.
    * AxError `key_conflict` (same id, other content), `limit` (too much waits from this sender).
    */
-  accept(tx: StoreTransaction, fresh: NewReceived, body: Uint8Array): Admission {
+  accept(tx: StoreTransaction, fresh: NewReceived, body: Uint8Array | null): Admission {
     const seen = getRow<Seen>(tx, 'seen', `${fresh.sender}/${fresh.id}`);
     if (seen !== undefined) {
       if (seen.tombstone) return { kind: 'cancelled' };
@@ -59,8 +73,7 @@ export class Inbox {
         throw new AxError('key_conflict', 'this id already names another message from that host');
       return { kind: 'duplicate', row: getRow<Received>(tx, 'inbox', seqKey(seen.seq)) };
     }
-    weigh(tx, this.#limits, 'waiting', fresh.sender, 1, fresh.bytes);
-    weigh(tx, this.#limits, 'kept', fresh.sender, 1, weightOf(fresh.signed) + body.length);
+    for (const [what, bytes] of weightsOf(fresh)) weigh(tx, this.#limits, what, fresh.sender, 1, bytes);
     const row: Received = {
       ...fresh,
       seq: nextSeq(tx, 'inbox'),
@@ -71,7 +84,7 @@ export class Inbox {
       bodyKept: true,
     };
     tx.put('inbox', seqKey(row.seq), pack(row));
-    tx.put('inbox_body', seqKey(row.seq), body);
+    if (body !== null) tx.put('inbox_body', seqKey(row.seq), body);
     tx.put('inbox_index', `i/${row.id}/${row.sender}`, pack({ seq: row.seq }));
     tx.put('inbox_index', `x/${seqKey(row.expires)}/${seqKey(row.seq)}`, NOTHING);
     tx.put('inbox_index', addressIndex(row), NOTHING);
@@ -93,8 +106,16 @@ export class Inbox {
       .flatMap((entry) => getRow<Received>(reader, 'inbox', seqKey(unpack<{ seq: number }>(entry.value).seq)) ?? []);
   }
 
-  body(row: Received): Uint8Array | undefined {
-    return this.#store.get('inbox_body', seqKey(row.seq));
+  /** The sealed body, or a piece of it where there are several. */
+  body(row: Received, index = 0): Uint8Array | undefined {
+    return this.#store.get('inbox_body', bodyKeyOf(row, index));
+  }
+
+  /** Was this message neither taken nor cancelled here? AxError `limit` when so, and `accept` would have no room for it now. Changes nothing. */
+  isNew(reader: StoreReader, fresh: NewReceived): boolean {
+    if (reader.get('seen', `${fresh.sender}/${fresh.id}`) !== undefined) return false;
+    for (const [what, bytes] of weightsOf(fresh)) weighed(reader, this.#limits, what, fresh.sender, 1, bytes);
+    return true;
   }
 
   /** Rows newest first, from below `before`; only those for `workspace`, when it is given. */
@@ -255,13 +276,7 @@ export class Inbox {
   }
 
   /** The reader has it whole. Returns the row and whether this made it `fetched`. AxError `invalid_argument` when that hand-out never was. */
-  confirm(
-    tx: StoreTransaction,
-    sender: HostId,
-    id: MessageId,
-    token: string,
-    now: number,
-  ): { readonly row: Received; readonly first: boolean } {
+  confirm(tx: StoreTransaction, sender: HostId, id: MessageId, token: string, now: number): Confirmed {
     const row = this.get(sender, id, tx);
     if (row === undefined) throw new AxError('message_not_found', 'there is no such message');
     if (!row.handOuts.some((handOut) => handOut.token === token))
@@ -282,12 +297,7 @@ export class Inbox {
    * The sender's cancel, decided here and now: `cancelled` (also for an id never seen: a tombstone answers the late copy),
    * or the row that shows why it is too late. `isNew`: this very call made it so. AxError `key_conflict`, `limit` (too many tombstones).
    */
-  cancel(
-    tx: StoreTransaction,
-    sender: HostId,
-    id: MessageId,
-    digest: Uint8Array,
-  ): { readonly outcome: 'cancelled' | 'too_late' | 'expired'; readonly row: Received | undefined; readonly isNew: boolean } {
+  cancel(tx: StoreTransaction, sender: HostId, id: MessageId, digest: Uint8Array): Cancelled {
     const seen = getRow<Seen>(tx, 'seen', `${sender}/${id}`);
     if (seen === undefined) {
       const key = `tombstones/${sender}`;
@@ -374,10 +384,9 @@ export class Inbox {
       for (const key of endedKeys(next)) tx.put('inbox_index', key, NOTHING); // an end is never left
       weigh(tx, this.#limits, 'waiting', row.sender, -1, -row.bytes);
     }
-    const body = next.bodyKept && next.state !== 'cancelled' ? undefined : tx.get('inbox_body', seqKey(row.seq));
-    if (body !== undefined) {
-      tx.remove('inbox_body', seqKey(row.seq));
-      weigh(tx, this.#limits, 'kept', row.sender, 0, -body.length);
+    if ((!next.bodyKept || next.state === 'cancelled') && tx.count('inbox_body', only(bodyKeyOf(row, 0))) > 0) {
+      for (let index = 0; index < (row.pieces ?? 1); index++) tx.remove('inbox_body', bodyKeyOf(row, index));
+      weigh(tx, this.#limits, 'kept', row.sender, 0, -sealedBytes(row));
     }
     return next;
   }

@@ -8,7 +8,7 @@
  * over once, not at every look (`passed`).
  */
 import type { MessageId } from '../protocol/ids.ts';
-import { FORWARD_WINDOW, RETRY_CAP_MS, RETRY_FIRST_MS } from '../protocol/limits.ts';
+import { FORWARD_WINDOW, PIECE_WINDOW, RETRY_CAP_MS, RETRY_FIRST_MS } from '../protocol/limits.ts';
 import type { Clock } from './clock/clock.ts';
 import type { Sent } from './sent-row.ts';
 
@@ -54,6 +54,29 @@ export class Pause {
   }
 }
 
+/** At most `limit` at the same time; the others wait in line. */
+class Gate {
+  readonly #limit: number;
+  readonly #line: (() => void)[] = [];
+  #inside = 0;
+
+  constructor(limit: number) {
+    this.#limit = limit;
+  }
+
+  async pass<T>(run: () => Promise<T>): Promise<T> {
+    if (this.#inside < this.#limit) this.#inside += 1;
+    else await new Promise<void>((resolve) => this.#line.push(resolve));
+    try {
+      return await run();
+    } finally {
+      const next = this.#line.shift();
+      if (next === undefined) this.#inside -= 1;
+      else next();
+    }
+  }
+}
+
 /** Workspaces held apart at once; more pause all messages. */
 const MAX_HELD = 64;
 
@@ -76,6 +99,10 @@ export class Lane {
   isCatchingUp = false;
   /** What is on its way, and to which workspace. */
   readonly inFlight = new Map<MessageId, string>();
+  /** Of these, the ones in several pieces. */
+  readonly large = new Set<MessageId>();
+  /** Pieces on their way, of all of these. */
+  readonly pieces = new Gate(PIECE_WINDOW);
   /** New entries that are durable as on their way and have not left yet, oldest first. */
   readonly fresh: Sent[] = [];
   /** Entries of which no copy can be on its way: every attempt so far, all in this life, was answered or never left. */

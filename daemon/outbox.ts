@@ -4,8 +4,8 @@
  * Owns the tables `outbox` (rows by sequence), `outbox_index`, `outbox_body` and `requests`. Index keys: `i/ID` finds a row; `h/HOST/SEQ`
  * is open (not accepted, not ended), `a/WHERE/SEQ` was sent from a folder or by an agent, `w/HOST/SEQ` accepted and not ended,
  * `c/HOST/SEQ` has a cancel to be asked, `f/SEQ` was refused or expired, `s/STATE/SEQ` is in that state (but for `isByState`), `p/RUN/SEQ`
- * is ended and pruned from that running time on. The body stays until the message was accepted or cancelled, so that its owner can have a dead one tried again. Every step is checked
- * against the table of states.
+ * is ended and pruned from that running time on. The body stays until the message was accepted or cancelled, so that its owner can have a
+ * dead one tried again. It is under `ID`, each of several pieces under `ID/INDEX`. Every step is checked against the table of states.
  * Invariant: an entry whose bytes may have left without an answer says `uncertain`, and that is durable before they leave.
  */
 import { AxError } from '../protocol/errors.ts';
@@ -18,7 +18,7 @@ import { afterProgress, afterReceipt, indexKeys, openStates, sentFrom, sentFromK
 import type { Cause, NewSent, OpenState, Sent, SentFrom } from './sent-row.ts';
 import { count, counted, tallied, tally } from './store/counts.ts';
 import type { Tally } from './store/counts.ts';
-import { getRow, groupsUnder, newestUnder, nextSeq, NOTHING, oldestUnder, pack, seqKey, under, unpack } from './store/rows.ts';
+import { getRow, groupsUnder, newestUnder, nextSeq, NOTHING, oldestUnder, pack, pieceKey, seqKey, under, unpack } from './store/rows.ts';
 import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
 
 export class Outbox {
@@ -30,7 +30,7 @@ export class Outbox {
     this.#running = running;
   }
 
-  /** Stores a new message with its sealed body. `forwarding` when bytes may leave as soon as this transaction runs. */
+  /** Stores a new message with its sealed body (null: its pieces lie there already, or it stays on this host). `forwarding` when bytes may leave as soon as this transaction runs. */
   add(tx: StoreTransaction, fresh: NewSent, body: Uint8Array | null): Sent {
     const row: Sent = {
       ...fresh,
@@ -69,8 +69,9 @@ export class Outbox {
     return this.#store.range('outbox_index', { ...under(`i/${prefix}`), limit }).map((entry) => entry.key.slice(2) as MessageId);
   }
 
-  body(id: MessageId): Uint8Array | undefined {
-    return this.#store.get('outbox_body', id);
+  /** The sealed body, or one of its pieces where there are several. */
+  body(id: MessageId, index?: number): Uint8Array | undefined {
+    return this.#store.get('outbox_body', index === undefined ? id : pieceKey(id, index));
   }
 
   /** Rows newest first, from below `before`; with `from` only those sent from that folder, or by an agent of one of these names. */
@@ -262,8 +263,7 @@ export class Outbox {
   #whyGone({ id, acceptedAt, local }: Sent, reader: StoreReader): string | undefined {
     if (local) return 'the message was for this host itself, and its time here is over; nothing is left to try again';
     if (acceptedAt !== null) return 'the receiving host took this message and its time there is over; nothing is left to try again';
-    const hasBody = reader.count('outbox_body', { start: id, end: `${id}~`, limit: 1 }) > 0;
-    return hasBody ? undefined : 'the body of this message is not kept any more; nothing is left to try again';
+    return this.#hasBody(reader, id) ? undefined : 'the body of this message is not kept any more; nothing is left to try again';
   }
 
   #retryUntil(row: Sent): number {
@@ -302,7 +302,7 @@ export class Outbox {
       this.#index(tx, row, undefined);
       for (const key of sentFromKeys(row)) tx.remove('outbox_index', key);
       tx.remove('outbox_index', `i/${row.id}`);
-      tx.remove('outbox_body', row.id);
+      this.#removeBody(tx, row);
       tx.remove('requests', row.request.key);
       tx.remove('outbox', seq);
     }
@@ -315,8 +315,17 @@ export class Outbox {
     const next: Sent = { ...row, ...change, keptUntil: this.#keptUntil(state, SENDER_ENDS.has(row.state) ? row.keptUntil : null) };
     this.#index(tx, row, next);
     tx.put('outbox', seqKey(row.seq), pack(next));
-    if (next.acceptedAt !== null || state === 'cancelled' || state === 'fetched' || next.local) tx.remove('outbox_body', next.id);
+    if (next.acceptedAt !== null || state === 'cancelled' || state === 'fetched' || next.local) this.#removeBody(tx, next);
     return next;
+  }
+
+  #removeBody(tx: StoreTransaction, { id, pieces = 1 }: Sent): void {
+    if (pieces === 1) return tx.remove('outbox_body', id);
+    if (this.#hasBody(tx, id)) for (let index = 0; index < pieces; index++) tx.remove('outbox_body', pieceKey(id, index));
+  }
+
+  #hasBody(reader: StoreReader, id: MessageId): boolean {
+    return reader.count('outbox_body', { start: id, end: `${id}~`, limit: 1 }) > 0;
   }
 
   /**

@@ -3,16 +3,17 @@
  *
  * Two steps: `fetch` makes the hand-out durable and gives the body; `confirm`, called after the body was written out whole,
  * makes `fetched` and the receipt for the sender. Only the attached session picks up; an owner's read from a plain shell gives the body,
- * leaves an event and changes no state.
+ * leaves an event and changes no state. A large body is given part by part behind the hand-out, each opened when it is asked for.
  */
-import { openEnvelopeBody, openEnvelopeHeaders, readEnvelope } from '../protocol/envelope.ts';
-import type { Headers } from '../protocol/envelope.ts';
+import { openEnvelopePiece, openEnvelopeHeaders, readEnvelope } from '../protocol/envelope.ts';
+import type { Envelope, Headers } from '../protocol/envelope.ts';
 import { decode } from '../protocol/codec.ts';
 import type { FetchedMessage, SessionEnvironment } from '../protocol/control.ts';
 import { AxError } from '../protocol/errors.ts';
 import { readSigned, sha256 } from '../protocol/hashtree.ts';
+import { parseHostId } from '../protocol/identity.ts';
 import type { HostKey } from '../protocol/identity.ts';
-import { parseMessageIdPrefix } from '../protocol/ids.ts';
+import { parseMessageId, parseMessageIdPrefix } from '../protocol/ids.ts';
 import { setupCommand } from '../protocol/notice.ts';
 import type { AxCommand } from '../protocol/notice.ts';
 import { parseWorkspace } from '../protocol/paths.ts';
@@ -41,6 +42,8 @@ export interface PickupDeps {
   readonly key: HostKey;
   readonly sealKeys: SealKeys;
   readonly ax: AxCommand;
+  /** A body up to this comes with the hand-out, bytes. */
+  readonly inlineBytes: number;
   readonly files: Files;
   readonly discovery: Discovery;
   readonly naming: Naming;
@@ -121,18 +124,22 @@ export class Pickup {
     });
     const { after, refetch, firstFetchedAt } = await (session === undefined ? this.#orUnrecorded(written, row) : written);
     if (session !== undefined) this.#deps.onMessage(after);
-    const opened = this.#open(after);
+    const envelope = envelopeOf(after);
+    const headers = this.#openHeaders(envelope);
+    const isWhole = after.bytes <= this.#deps.inlineBytes;
+    const body = isWhole ? this.#openBody(after, envelope) : new Uint8Array(0);
     return {
       message_id: row.id,
       hand_out: session === undefined ? '' : token,
-      from: naming.party(opened.headers.from?.name, row.sender),
+      from: naming.party(headers.from?.name, row.sender),
       from_host: row.sender,
-      can_reply: opened.headers.from !== undefined,
-      subject: opened.headers.subject ?? null,
+      can_reply: headers.from !== undefined,
+      subject: headers.subject ?? null,
       sent_at: row.sentAt,
-      body: opened.body,
-      bytes: opened.body.length,
-      sha256: Buffer.from(sha256(opened.body)).toString('hex'),
+      body,
+      ...(isWhole ? {} : { parts: envelope.pieces.length }),
+      bytes: after.bytes,
+      sha256: isWhole ? Buffer.from(sha256(body)).toString('hex') : null,
       first_fetched_at: firstFetchedAt,
       refetch,
       by: session === undefined ? 'owner' : 'session',
@@ -140,6 +147,30 @@ export class Pickup {
       waiting: this.#others(row).map(waitingRow),
       waiting_count: Math.max(0, inbox.countUnread(row.harness, row.workspace) - (RECEIVER_ENDS.has(after.state) ? 0 : 1)),
     };
+  }
+
+  /** One part of the body of a message that was fetched; changes nothing. AxError `expired`, `invalid_state`, `message_not_found`. */
+  part(params: { id: unknown; fromHost: unknown; index: unknown }): { readonly body: Uint8Array } {
+    const { inbox, store } = this.#deps;
+    const row = inbox.require(store, parseHostId(params.fromHost), parseMessageId(params.id));
+    const { index } = params;
+    const envelope = envelopeOf(row);
+    if (typeof index !== 'number' || !Number.isSafeInteger(index) || index < 0 || index >= envelope.pieces.length)
+      throw new AxError('invalid_argument', `the body has ${envelope.pieces.length} parts, counted from 0`);
+    return { body: this.#openPiece(row, envelope, index) };
+  }
+
+  /** The whole body of a message that came in parts, for a reader that can ask for none; others get their turn between them. */
+  async whole(row: Received): Promise<Uint8Array> {
+    const envelope = envelopeOf(row);
+    const body = new Uint8Array(row.bytes);
+    for (let index = 0, at = 0; index < envelope.pieces.length; index++) {
+      const part = this.#openPiece(row, envelope, index);
+      body.set(part, at);
+      at += part.length;
+      await new Promise<void>((resolve) => void this.#deps.clock.after(0, resolve));
+    }
+    return body;
   }
 
   /** An owner's read changes nothing but the event log: what is here can be read when that cannot be written. */
@@ -188,8 +219,7 @@ export class Pickup {
 
   /** Headers of a received message, opened. */
   headers(row: Received): Headers {
-    const { sealKeys, key } = this.#deps;
-    return openEnvelopeHeaders(sealKeys, key.hostId, readEnvelope(readSigned(decode(row.signed), 'an envelope').payload));
+    return this.#openHeaders(envelopeOf(row));
   }
 
   async #find(params: { id: unknown; workspace: unknown }): Promise<Received> {
@@ -223,14 +253,23 @@ export class Pickup {
     });
   }
 
-  #open(row: Received): { headers: Headers; body: Uint8Array } {
-    const { sealKeys, key, inbox } = this.#deps;
-    const envelope = readEnvelope(readSigned(decode(row.signed), 'an envelope').payload);
-    const piece = inbox.body(row);
-    if (piece === undefined) throw new AxError('expired', 'the retention of this message has ended; its body is gone');
-    return {
-      headers: openEnvelopeHeaders(sealKeys, key.hostId, envelope),
-      body: openEnvelopeBody(sealKeys, key.hostId, envelope, [piece]),
-    };
+  #openHeaders(envelope: Envelope): Headers {
+    return openEnvelopeHeaders(this.#deps.sealKeys, this.#deps.key.hostId, envelope);
   }
+
+  #openBody(row: Received, envelope: Envelope): Uint8Array {
+    const pieces = envelope.pieces.map((_, index) => this.#openPiece(row, envelope, index));
+    return pieces.length === 1 ? pieces[0]! : new Uint8Array(Buffer.concat(pieces));
+  }
+
+  #openPiece(row: Received, envelope: Envelope, index: number): Uint8Array {
+    const { sealKeys, key, inbox } = this.#deps;
+    const piece = inbox.body(row, index);
+    if (piece === undefined) throw new AxError('expired', 'the retention of this message has ended; its body is gone');
+    return openEnvelopePiece(sealKeys, key.hostId, envelope, index, piece);
+  }
+}
+
+function envelopeOf(row: Received): Envelope {
+  return readEnvelope(readSigned(decode(row.signed), 'an envelope').payload);
 }

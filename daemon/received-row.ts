@@ -6,7 +6,7 @@
 import type { HarnessName } from '../protocol/address.ts';
 import type { HostId, MessageId } from '../protocol/ids.ts';
 import type { MessageKind, NoticeOutcome, ReceiverState, WithheldReason } from '../protocol/states.ts';
-import { addressKey, seqKey } from './store/rows.ts';
+import { addressKey, bodyKey, seqKey } from './store/rows.ts';
 
 /** What became of the last notice that spoke for a message; `detail` in words fixed by ax. */
 export interface RowNotice {
@@ -42,6 +42,8 @@ export interface Received {
   readonly signed: Uint8Array;
   readonly digest: Uint8Array;
   readonly bytes: number;
+  /** In how many pieces the sealed body lies; absent for one. */
+  readonly pieces?: number;
   readonly harness: HarnessName;
   /** Canonical. */
   readonly workspace: string;
@@ -76,6 +78,27 @@ export interface Move {
 }
 
 export type NewReceived = Omit<Received, 'seq' | 'handOuts' | 'handedOutAt' | 'fetchedAt' | 'notice' | 'bodyKept'>;
+
+/** What is remembered of a (sender, id): its digest and row, or a tombstone that a cancel left. */
+export interface Seen {
+  readonly digest: Uint8Array;
+  readonly seq: number;
+  readonly tombstone: boolean;
+  readonly ran: number;
+}
+
+/** What a cancel came to; `isNew`: that very cancel made it so. */
+export interface Cancelled {
+  readonly outcome: 'cancelled' | 'too_late' | 'expired';
+  readonly row: Received | undefined;
+  readonly isNew: boolean;
+}
+
+/** What a confirmation came to; `first`: it made the row `fetched`. */
+export interface Confirmed {
+  readonly row: Received;
+  readonly first: boolean;
+}
 
 export type UnreadState = 'awaiting_setup' | 'available' | 'handed_out';
 
@@ -119,4 +142,9 @@ export function scopePrefix({ harness, workspace, sender, session }: Scope): str
 /** Not read yet, and not ended. */
 export function isOpen(row: Pick<Received, 'state'>): boolean {
   return row.state === 'awaiting_setup' || row.state === 'available';
+}
+
+/** Where the sealed body of a row lies in `inbox_body`, or a piece of it where there are several. */
+export function bodyKeyOf(row: Pick<Received, 'seq' | 'pieces' | 'sender' | 'id'>, index: number): string {
+  return (row.pieces ?? 1) === 1 ? seqKey(row.seq) : bodyKey(row.sender, row.id, index);
 }

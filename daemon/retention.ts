@@ -6,7 +6,9 @@
  */
 import { toAxError } from '../protocol/errors.ts';
 import type { HostKey } from '../protocol/identity.ts';
+import type { HostId } from '../protocol/ids.ts';
 import { METADATA_RETENTION_MS } from '../protocol/limits.ts';
+import type { Arriving } from './arriving.ts';
 import type { Clock } from './clock/clock.ts';
 import { endReceipt } from './ending.ts';
 import type { Events } from './events.ts';
@@ -17,6 +19,7 @@ import type { Notices } from './notices.ts';
 import type { Outbox } from './outbox.ts';
 import type { Peers } from './peers.ts';
 import type { Receipts } from './receipts.ts';
+import type { Staging } from './staging.ts';
 import type { Store } from './store/store.ts';
 import { UPTIME_FLUSH_MS } from './uptime.ts';
 import type { Uptime } from './uptime.ts';
@@ -29,6 +32,8 @@ export interface RetentionDeps {
   readonly uptime: Uptime;
   readonly outbox: Outbox;
   readonly inbox: Inbox;
+  readonly arriving: Arriving;
+  readonly staging: Staging;
   readonly receipts: Receipts;
   readonly peers: Peers;
   readonly notices: Notices;
@@ -67,6 +72,7 @@ export class Retention {
     this.#roundAt = this.#deps.uptime.now();
     try {
       while (!this.#stopped && (await this.#step()) >= BATCH);
+      await this.#dropHalves();
     } catch (error) {
       this.#deps.log.error('retention round failed', { reason: toAxError(error).message });
     }
@@ -82,6 +88,14 @@ export class Retention {
     const { uptime, outbox, inbox } = this.#deps;
     if (uptime.now() - this.#roundAt >= UPTIME_FLUSH_MS || outbox.overdue(1).length > 0 || inbox.isDue()) await this.#round();
     else this.#next(DEADLINE_CHECK_MS);
+  }
+
+  /** What is half here, or half stored, and will not become whole: one message in each write, for each may be large. */
+  async #dropHalves(): Promise<void> {
+    const { store, arriving, staging, peers, key } = this.#deps;
+    const isPaired = (host: HostId): boolean => host === key.hostId || peers.get(host) !== undefined;
+    while (!this.#stopped && arriving.isDue(isPaired)) await store.write((tx) => arriving.prune(tx, isPaired));
+    while (!this.#stopped && staging.isDue()) await store.write((tx) => staging.prune(tx));
   }
 
   /** One bounded step; returns the largest number of rows of a kind it handled. */

@@ -21,16 +21,16 @@ export async function unlessFull(log: Log, write: Promise<void>): Promise<void> 
   }
 }
 
-/** Throws `store_full` while the disk has too little room; looks at most every few seconds. */
-export function roomKeeper(store: Store, clock: Clock, minFreeBytes: number): () => void {
+/** Throws `store_full` while the disk has too little room for `bytes` more; looks at most every few seconds. */
+export function roomKeeper(store: Store, clock: Clock, minFreeBytes: number): (bytes?: number) => void {
   let lookedAt = Number.NEGATIVE_INFINITY;
   let free = 0;
-  return () => {
+  return (bytes = 0) => {
     if (clock.monotonic() - lookedAt > ROOM_MS) {
       free = store.status().freeBytes;
       lookedAt = clock.monotonic();
     }
-    if (free < minFreeBytes)
+    if (free - bytes < minFreeBytes)
       throw new AxError('store_full', `only ${free} bytes are free on this host's disk; nothing new is taken`, {
         fix: 'free some disk space',
         details: { free_bytes: free, retry_after_ms: 30_000 },

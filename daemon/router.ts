@@ -7,8 +7,8 @@
  */
 import type { Destination, ReplyAddress } from '../protocol/address.ts';
 import type { QueuedMessage } from '../protocol/control.ts';
-import { ENVELOPE_CONTEXT, SEAL_RANDOM_BYTES, sealEnvelope } from '../protocol/envelope.ts';
-import type { Headers, SealedEnvelope } from '../protocol/envelope.ts';
+import { ENVELOPE_CONTEXT, SEAL_RANDOM_BYTES } from '../protocol/envelope.ts';
+import type { Draft, Headers } from '../protocol/envelope.ts';
 import { AxError } from '../protocol/errors.ts';
 import { encodeSigned } from '../protocol/hashtree.ts';
 import type { HostKey } from '../protocol/identity.ts';
@@ -19,6 +19,7 @@ import {
   DEFAULT_RETENTION_MS,
   MAX_BODY_BYTES,
   MAX_DEADLINE_MS,
+  MAX_PIECE_BYTES,
   MAX_RETENTION_MS,
   MAX_SUBJECT_BYTES,
 } from '../protocol/limits.ts';
@@ -34,10 +35,15 @@ import type { Inbox } from './inbox.ts';
 import type { Received } from './received-row.ts';
 import type { Naming } from './naming.ts';
 import type { Outbox } from './outbox.ts';
+import { dropSealed, forgetSealed, sealToStore, settleSealed } from './sealing.ts';
+import type { Sealed } from './sealing.ts';
 import type { Sent } from './sent-row.ts';
 import type { Pickup } from './pickup.ts';
 import { GroupSigner } from './signing.ts';
+import type { Staging } from './staging.ts';
 import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
+import { Body } from './uploads.ts';
+import type { Uploads } from './uploads.ts';
 
 export interface RouterDeps {
   readonly store: Store;
@@ -53,7 +59,11 @@ export interface RouterDeps {
   readonly outbox: Outbox;
   readonly events: Events;
   readonly pickup: Pickup;
-  readonly requireRoom: () => void;
+  readonly staging: Staging;
+  readonly uploads: Uploads;
+  /** Largest piece of a body, bytes. */
+  readonly pieceBytes: number;
+  readonly requireRoom: (bytes?: number) => void;
   /** For how many ms the agent of a local address is quiet still; 0: not, or there is none. */
   readonly quietMs: (harness: string, workspace: string) => number;
   /** A new entry for this host may leave as soon as it is stored. */
@@ -70,6 +80,7 @@ interface Request {
   readonly key: string;
   readonly fingerprint: string;
   readonly id: MessageId;
+  readonly body: Body;
 }
 
 export class Router {
@@ -85,10 +96,10 @@ export class Router {
 
   /** `ax send`. AxError as lifecycle.md, section 6. */
   async send(params: Params, actor: Actor): Promise<QueuedMessage> {
-    const request = this.#request(params);
+    const request = await this.#request(params);
     const replayed = await this.#earlier(request);
     if (replayed !== undefined) return replayed;
-    readDraft(params); // before another host is asked for anything
+    readDraft(params, request.body); // before another host is asked for anything
     const { addressing } = this.#deps;
     const sender = await addressing.sender(params, actor);
     const target = await addressing.target(params);
@@ -100,7 +111,7 @@ export class Router {
   /** `ax messages reply`: to the logical address of the message's sender. */
   async reply(params: Params, actor: Actor): Promise<QueuedMessage> {
     const { naming, pickup, agents, addressing } = this.#deps;
-    const request = this.#request(params);
+    const request = await this.#request(params);
     const replayed = await this.#earlier(request);
     if (replayed !== undefined) return replayed;
     const { received } = naming.message(params['id'], 'received');
@@ -127,10 +138,12 @@ export class Router {
 
   // --- one request, one message ------------------------------------------------------------------------------------------
 
-  #request(params: Params): Request {
-    const { clock, random } = this.#deps;
-    const body = params['body'];
-    if (!(body instanceof Uint8Array)) throw new AxError('invalid_argument', 'a body is missing');
+  async #request(params: Params): Promise<Request> {
+    const { clock, random, uploads } = this.#deps;
+    const typed = params['body'];
+    const isUploaded = params['upload'] !== undefined && params['upload'] !== null;
+    if (!isUploaded && !(typed instanceof Uint8Array)) throw new AxError('invalid_argument', 'a body is missing');
+    const body = isUploaded ? uploads.take(params['upload']) : new Body([typed as Uint8Array]);
     // Not the folder the caller stands in: from which agent of it is origin, and a repeat from elsewhere is still the same request.
     const names = [
       'id',
@@ -148,8 +161,9 @@ export class Router {
     ];
     const facts = JSON.stringify(names.map((name) => params[name] ?? null));
     // Keyed: a stolen copy of the store must not confirm guesses of a body.
-    const fingerprint = Buffer.from(keyedDigest(this.#fingerprintKey, Buffer.from(facts, 'utf8'), body)).toString('hex');
-    return { key: parseRequestKey(params['request_id']), fingerprint, id: makeMessageId(clock.now(), random.bytes(10)) };
+    const covered = body.bytes <= MAX_PIECE_BYTES ? body.slice(0, body.bytes) : await body.digest(clock);
+    const fingerprint = Buffer.from(keyedDigest(this.#fingerprintKey, Buffer.from(facts, 'utf8'), covered)).toString('hex');
+    return { key: parseRequestKey(params['request_id']), fingerprint, id: makeMessageId(clock.now(), random.bytes(10)), body };
   }
 
   /** The answer of an earlier same request; only after the flush of what it made, which may still be under way. */
@@ -179,9 +193,9 @@ export class Router {
     target: Target,
     replyTo: MessageId | undefined,
   ): Promise<QueuedMessage> {
-    const { store, clock, random, key, sealKeys, requireRoom } = this.#deps;
-    const body = params['body'] as Uint8Array;
-    const { kind, deadlineMs, retentionMs, subject } = readDraft(params);
+    const { store, clock, staging, requireRoom } = this.#deps;
+    const { body } = request;
+    const { kind, deadlineMs, retentionMs, subject } = readDraft(params, body);
     const from: ReplyAddress | undefined =
       sender === undefined ? undefined : { name: sender.name, harness: sender.harness, workspace: sender.workspace };
     const headers: Headers = {
@@ -195,18 +209,17 @@ export class Router {
       workspace: target.workspace,
       ...(target.session === undefined ? {} : { session: target.session }),
     };
-    requireRoom();
-    const sealed = sealEnvelope(
-      key.hostId,
-      sealKeys,
-      { id: request.id, kind, to, sentAt: clock.now(), retentionMs, headers, body },
-      random.bytes(SEAL_RANDOM_BYTES),
-    );
+    requireRoom(body.bytes <= MAX_PIECE_BYTES ? 0 : body.bytes);
+    const sealed = await this.#seal({ id: request.id, kind, to, sentAt: clock.now(), retentionMs, headers }, body, target.host.local);
     const signed = this.#signer.enlist(sealed.payload); // by the commit below, together with all else that it stores
     const notes = sender === undefined ? [OWNER_NOTE] : [];
-    const result = await store.write((tx) => {
+    const stored = store.write((tx) => {
       const replayed = this.#replay(request, tx);
-      if (replayed !== undefined) return { replayed };
+      if (replayed !== undefined) {
+        dropSealed(staging, tx, sealed);
+        return { replayed };
+      }
+      settleSealed(staging, tx, sealed);
       const facts = {
         id: request.id,
         host: to.host,
@@ -214,7 +227,8 @@ export class Router {
         kind,
         signed: encodeSigned(signed()),
         digest: sealed.digest,
-        bytes: body.length,
+        bytes: body.bytes,
+        ...(sealed.staged === undefined ? {} : { pieces: sealed.staged.count }),
         createdAt: clock.now(),
         createdRan: this.#deps.running(),
         deadline: this.#deps.running() + deadlineMs,
@@ -224,23 +238,33 @@ export class Router {
       };
       return target.host.local ? this.#storeLocal(tx, facts, sealed, retentionMs) : this.#storeRemote(tx, facts, sealed);
     });
+    const result = await stored.catch(async (error: unknown) => {
+      await forgetSealed(store, staging, sealed.staged);
+      throw error;
+    });
     if ('replayed' in result) return result.replayed;
     if (result.received !== undefined) this.#deps.onReceived(result.received);
     else this.#deps.onQueued(result.sent);
     return this.#answer(result.sent, false, target.live, notes);
   }
 
+  /** Sealed; a body of one piece in memory, the pieces of a larger one stored already. */
+  async #seal(draft: Omit<Draft, 'body'>, body: Body, local: boolean): Promise<Sealed> {
+    const { store, staging, key, sealKeys, random, pieceBytes } = this.#deps;
+    return sealToStore({ store, staging, self: key.hostId, sealKeys, pieceBytes }, draft, body, local, random.bytes(SEAL_RANDOM_BYTES));
+  }
+
   #storeRemote(
     tx: StoreTransaction,
     facts: Omit<Parameters<Outbox['add']>[1], 'state' | 'local'>,
-    sealed: SealedEnvelope,
+    sealed: Sealed,
   ): { sent: Sent; received: undefined } {
     if (!this.#deps.isPaired(facts.host, tx))
       throw new AxError('host_not_found', 'that host was removed meanwhile', { fix: 'ax host list' });
     const sent = this.#deps.outbox.add(
       tx,
-      { ...facts, state: this.#deps.mayLeaveNow(facts.host) ? 'forwarding' : 'queued', local: false },
-      sealed.pieces[0]!,
+      { ...facts, state: sealed.piece !== null && this.#deps.mayLeaveNow(facts.host) ? 'forwarding' : 'queued', local: false },
+      sealed.piece,
     );
     this.#deps.events.add(tx, { type: 'message.queued', messageId: facts.id, hostId: facts.host, state: 'queued' });
     if (sent.state === 'forwarding')
@@ -251,7 +275,7 @@ export class Router {
   #storeLocal(
     tx: StoreTransaction,
     facts: Omit<Parameters<Outbox['add']>[1], 'state' | 'local'>,
-    sealed: SealedEnvelope,
+    sealed: Sealed,
     retentionMs: number,
   ): { sent: Sent; received: Received } {
     const { outbox, inbox, agents, events, key, clock, running } = this.#deps;
@@ -267,6 +291,7 @@ export class Router {
         signed: facts.signed,
         digest: facts.digest,
         bytes: facts.bytes,
+        ...(facts.pieces === undefined ? {} : { pieces: facts.pieces }),
         harness: facts.to.harness,
         workspace: facts.to.workspace,
         hint: facts.to.session ?? null,
@@ -274,7 +299,7 @@ export class Router {
         receivedAt: clock.now(),
         expires: running() + retentionMs,
       },
-      sealed.pieces[0]!,
+      sealed.piece,
     );
     if (admission.kind !== 'new') throw new AxError('internal', 'a fresh message id was already known');
     events.add(tx, { type: 'message.received', messageId: facts.id, hostId: key.hostId, state: admission.row.state });
@@ -319,12 +344,14 @@ function noReplyAddress(host: string): AxError {
 }
 
 /** What a caller says about the message itself, judged before anybody is asked. AxError `invalid_argument`, `too_large`. */
-function readDraft(params: Params): { kind: MessageKind; deadlineMs: number; retentionMs: number; subject: string | undefined } {
-  const body = params['body'] as Uint8Array;
-  if (body.length === 0) throw new AxError('invalid_argument', 'the body is empty');
-  if (body.length > MAX_BODY_BYTES)
-    throw new AxError('too_large', `the body has ${body.length} bytes; at most ${MAX_BODY_BYTES} are allowed`, {
-      details: { bytes: body.length, limit: MAX_BODY_BYTES },
+function readDraft(
+  params: Params,
+  body: Body,
+): { kind: MessageKind; deadlineMs: number; retentionMs: number; subject: string | undefined } {
+  if (body.bytes === 0) throw new AxError('invalid_argument', 'the body is empty');
+  if (body.bytes > MAX_BODY_BYTES)
+    throw new AxError('too_large', `the body has ${body.bytes} bytes; at most ${MAX_BODY_BYTES} are allowed`, {
+      details: { bytes: body.bytes, limit: MAX_BODY_BYTES },
     });
   const kind: MessageKind = params['kind'] === 'note' ? 'note' : 'message';
   const deadlineMs = span(params['deadline_ms'], 'a deadline', DEFAULT_DEADLINE_MS, MAX_DEADLINE_MS);

@@ -51,6 +51,8 @@ export class SandboxFetch {
   #changing: Promise<unknown> = Promise.resolve();
   #underWay = 0;
   #hasTold = false;
+  /** Large bodies that are being put where their reader can see them, by sequence. */
+  readonly #keeping = new Map<number, Promise<string>>();
   readonly #total: Bucket;
   readonly #ofSession = new Map<string, Bucket>();
 
@@ -202,7 +204,20 @@ export class SandboxFetch {
         listed.map(({ sender, id }) => ({ sender, id })),
       ),
     );
-    return { ...fetched, kept: goesIntoFile(fetched.body) ? await box.keep(row.id, fetched.body) : null };
+    if (fetched.parts === undefined) return { ...fetched, kept: goesIntoFile(fetched.body) ? await box.keep(row.id, fetched.body) : null };
+    return { ...fetched, kept: await this.#keepLarge(box, row) };
+  }
+
+  /** One copy of a large body at a time, however often its impatient reader asks. */
+  #keepLarge(box: Box, row: Received): Promise<string> {
+    const underWay = this.#keeping.get(row.seq);
+    if (underWay !== undefined) return underWay;
+    const keeping = this.#deps.pickup
+      .whole(row)
+      .then((body) => box.keep(row.id, body))
+      .finally(() => this.#keeping.delete(row.seq));
+    this.#keeping.set(row.seq, keeping);
+    return keeping;
   }
 }
 

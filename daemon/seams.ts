@@ -39,6 +39,8 @@ export interface Settings {
   readonly ax: AxCommand;
   /** Bounds that the owner set; DEFAULT_LIMITS when left out. */
   readonly limits?: Limits;
+  /** Largest piece that a body is cut into and handed out in; MAX_PIECE_BYTES when left out. */
+  readonly pieceBytes?: number;
   /** For the status: the control socket and the process. */
   readonly control: string;
   readonly pid: number;

@@ -53,6 +53,8 @@ export interface Sent {
   readonly signed: Uint8Array;
   readonly digest: Uint8Array;
   readonly bytes: number;
+  /** In how many pieces the sealed body lies; absent for one. */
+  readonly pieces?: number;
   readonly createdAt: number;
   /** Running time, ms, of the send. */
   readonly createdRan: number;
@@ -83,6 +85,7 @@ export type NewSent = Pick<
   | 'signed'
   | 'digest'
   | 'bytes'
+  | 'pieces'
   | 'createdAt'
   | 'createdRan'
   | 'deadline'

@@ -35,9 +35,11 @@ export const METHODS = [
   'agent.sandbox_fetch',
   'message.send',
   'message.reply',
+  'message.upload',
   'message.list',
   'message.show',
   'message.fetch',
+  'message.part',
   'message.confirm',
   'message.wait',
   'admin.status',
@@ -266,9 +268,13 @@ export interface FetchedMessage {
   readonly can_reply: boolean;
   readonly subject: string | null;
   readonly sent_at: number;
+  /** Empty when the body comes in parts. */
   readonly body: Uint8Array;
+  /** In how many parts `message.part` gives the body; absent: it is here. */
+  readonly parts?: number;
   readonly bytes: number;
-  readonly sha256: string;
+  /** Null when the body comes in parts: its reader makes it of them. */
+  readonly sha256: string | null;
   readonly first_fetched_at: number | null;
   readonly refetch: boolean;
   /** `session`: this fetch counts as pickup once confirmed. `owner`: it changes nothing. */

@@ -2,7 +2,8 @@
  * The envelope: the signed, immutable wrapper of one message for one destination.
  *
  * Owns making, signing, reading and opening it. Routing (hosts, harness, workspace, session hint, times) is clear; subject,
- * reply address and body are sealed. The signed header names the digests of the sealed pieces, so pieces travel apart.
+ * reply address and body are sealed. The signed header names the digests of the sealed pieces, so pieces travel apart and each
+ * is judged by itself: nothing here needs a large body whole.
  * Identity of a message: (sender host id, message id) with the SHA-256 of the payload. Order of opening: length, version,
  * signature by the link's peer, decode, shape, policy.
  */
@@ -18,6 +19,8 @@ import { isMessageId, parseLabel, parseName, parseSessionId } from './ids.ts';
 import type { HostId, MessageId } from './ids.ts';
 import { MAX_BODY_BYTES, MAX_PATH_BYTES, MAX_PIECES, MAX_RETENTION_MS, MAX_SUBJECT_BYTES } from './limits.ts';
 import { parseWorkspace } from './paths.ts';
+import { cutBy, cutInto, spanOf } from './pieces.ts';
+import type { Cut } from './pieces.ts';
 import {
   openHeaders,
   openPiece,
@@ -75,12 +78,15 @@ export interface Draft {
   readonly body: Uint8Array;
 }
 
-/** A sealed message: what its host signs, and what travels beside it. */
-export interface SealedEnvelope {
-  /** The envelope's bytes. */
+/** An envelope that its host signs. */
+export interface EnvelopeBytes {
   readonly payload: Uint8Array;
   /** SHA-256 of the payload. */
   readonly digest: Uint8Array;
+}
+
+/** A sealed message: what its host signs, and what travels beside it. */
+export interface SealedEnvelope extends EnvelopeBytes {
   readonly pieces: readonly Uint8Array[];
 }
 
@@ -90,40 +96,78 @@ export interface SealedMessage extends SealedEnvelope {
   readonly envelope: Envelope;
 }
 
-function placeOf(envelope: Pick<Envelope, 'id' | 'from'> & { readonly to: { readonly host: HostId } }): SealPlace {
-  return { id: envelope.id, from: envelope.from, to: envelope.to.host, count: MAX_PIECES };
+/** A message that is being sealed, piece by piece. */
+export interface Sealing {
+  readonly cut: Cut;
+  /** Seals a piece of the body; each index once, in any order. */
+  seal(index: number, plain: Uint8Array): Uint8Array;
+  /** The envelope; every piece was sealed before. */
+  finish(): EnvelopeBytes;
+}
+
+function placeOf(envelope: Pick<Envelope, 'id' | 'from'> & { readonly to: { readonly host: HostId } }, count: number): SealPlace {
+  return { id: envelope.id, from: envelope.from, to: envelope.to.host, count };
 }
 
 /** Seals and signs a draft; as sealEnvelope. */
-export function sealMessage(key: HostKey, keys: SealKeys, draft: Draft, random: Uint8Array): SealedMessage {
-  const sealed = sealEnvelope(key.hostId, keys, draft, random);
+export function sealMessage(key: HostKey, keys: SealKeys, draft: Draft, random: Uint8Array, most?: number): SealedMessage {
+  const sealed = sealEnvelope(key.hostId, keys, draft, random, most);
   return { ...sealed, signed: signOne(key, ENVELOPE_CONTEXT, sealed.payload), envelope: readEnvelope(sealed.payload) };
 }
 
-/** Seals a draft of host `from`. `random` holds SEAL_RANDOM_BYTES. Body and headers are already within their limits. */
-export function sealEnvelope(from: HostId, keys: SealKeys, draft: Draft, random: Uint8Array): SealedEnvelope {
-  const place = placeOf({ id: draft.id, from, to: draft.to });
-  const { contentKey, wrap } = wrapKey(keys.with(draft.to.host), random);
-  const headers = sealHeaders(
-    contentKey,
-    place,
-    encode({ subject: draft.headers.subject, from: draft.headers.from, reply_to: draft.headers.replyTo }),
-  );
-  const pieces = [sealPiece(contentKey, place, 0, draft.body)];
-  const payload = encode({
-    v: ENVELOPE_VERSION,
-    id: draft.id,
-    kind: draft.kind,
-    from,
-    to: { host: draft.to.host, harness: draft.to.harness, workspace: draft.to.workspace, session: draft.to.session },
-    sent_at: draft.sentAt,
-    retention_ms: draft.retentionMs,
-    wrap,
-    headers,
-    bytes: draft.body.length,
-    pieces: pieces.map((piece) => sha256(piece)),
+/** Seals a draft of host `from`; as beginSealing. */
+export function sealEnvelope(from: HostId, keys: SealKeys, draft: Draft, random: Uint8Array, most?: number): SealedEnvelope {
+  const { body } = draft;
+  const sealing = beginSealing(from, keys, { ...draft, bytes: body.length }, random, most);
+  const pieces = Array.from({ length: sealing.cut.count }, (_, index) => {
+    const { start, end } = spanOf(sealing.cut, index);
+    return sealing.seal(index, body.subarray(start, end));
   });
-  return { payload, digest: sha256(payload), pieces };
+  return { ...sealing.finish(), pieces };
+}
+
+/**
+ * Begins to seal a draft of host `from` whose body comes piece by piece, none of more than `most` bytes where that is possible (pieces.ts).
+ * `random` holds SEAL_RANDOM_BYTES. Body and headers are already within their limits.
+ */
+export function beginSealing(
+  from: HostId,
+  keys: SealKeys,
+  draft: Omit<Draft, 'body'> & { readonly bytes: number },
+  random: Uint8Array,
+  most?: number,
+): Sealing {
+  const cut = cutBy(draft.bytes, most);
+  const place = placeOf({ id: draft.id, from, to: draft.to }, cut.count);
+  const { contentKey, wrap } = wrapKey(keys.with(draft.to.host), random);
+  const { subject, from: agent, replyTo } = draft.headers;
+  const headers = sealHeaders(contentKey, place, encode({ subject, from: agent, reply_to: replyTo }));
+  const pieces: Uint8Array[] = [];
+  return {
+    cut,
+    seal: (index, plain) => {
+      const sealed = sealPiece(contentKey, place, index, plain);
+      pieces[index] = sha256(sealed);
+      return sealed;
+    },
+    finish: () => {
+      const { id, kind, to, sentAt, retentionMs, bytes: size } = draft;
+      const payload = encode({
+        v: ENVELOPE_VERSION,
+        id,
+        kind,
+        from,
+        to: { host: to.host, harness: to.harness, workspace: to.workspace, session: to.session },
+        sent_at: sentAt,
+        retention_ms: retentionMs,
+        wrap,
+        headers,
+        bytes: size,
+        pieces,
+      });
+      return { payload, digest: sha256(payload) };
+    },
+  };
 }
 
 /** Reads an envelope's payload: AxError `protocol_violation` or `invalid_argument` for anything out of shape. Verifies nothing. */
@@ -136,6 +180,8 @@ export function readEnvelope(payload: Uint8Array): Envelope {
   const session = optionalText(to, 'session', 64);
   const retentionMs = optionalWhole(fields, 'retention_ms', 1, MAX_RETENTION_MS);
   const pieces = asList(fields['pieces'], '"pieces"', MAX_PIECES);
+  const size = whole(fields, 'bytes', 1, MAX_BODY_BYTES);
+  cutInto(size, pieces.length);
   return {
     id,
     kind: oneOf(fields, 'kind', MESSAGE_KINDS),
@@ -150,7 +196,7 @@ export function readEnvelope(payload: Uint8Array): Envelope {
     ...(retentionMs === undefined ? {} : { retentionMs }),
     wrap: bytes(fields, 'wrap', WRAP_BYTES, WRAP_BYTES),
     headers: bytes(fields, 'headers', MAX_HEADER_BYTES, SEAL_OVERHEAD),
-    bytes: whole(fields, 'bytes', 1, MAX_BODY_BYTES),
+    bytes: size,
     pieces: pieces.map((digest) => {
       if (!(digest instanceof Uint8Array) || digest.length !== DIGEST_BYTES) throw violation('a piece digest has 32 bytes');
       return digest;
@@ -160,27 +206,38 @@ export function readEnvelope(payload: Uint8Array): Envelope {
 
 /**
  * Takes a signed envelope that `peer` handed over on its own connection, for this host. AxError `bad_signature`,
- * `wrong_peer` (signed for or by another host), `protocol_violation`.
+ * `wrong_peer` (signed for or by another host), `protocol_violation`. Says nothing about its pieces.
  */
-export function acceptEnvelope(peer: HostId, self: HostId, signed: Signed, pieces: readonly Uint8Array[]): Envelope {
+export function acceptOffer(peer: HostId, self: HostId, signed: Signed): Envelope {
   requireSignature(peer, ENVELOPE_CONTEXT, signed);
   const envelope = readEnvelope(signed.payload);
   if (envelope.from !== peer) throw new AxError('wrong_peer', 'an envelope is taken only from the host that signed it');
   if (envelope.to.host !== self) throw new AxError('wrong_peer', 'the envelope is signed for another host');
-  if (envelope.pieces.length !== MAX_PIECES || pieces.length !== MAX_PIECES) throw violation(`a message has ${MAX_PIECES} piece`);
-  for (const [index, piece] of pieces.entries()) {
-    if (piece.length !== envelope.bytes + SEAL_OVERHEAD) throw violation(`piece ${index} has another size than the envelope says`);
-    if (Buffer.compare(sha256(piece), envelope.pieces[index]!) !== 0)
-      throw violation(`piece ${index} has another digest than the envelope says`);
-  }
   return envelope;
+}
+
+/** The same with all its pieces. */
+export function acceptEnvelope(peer: HostId, self: HostId, signed: Signed, pieces: readonly Uint8Array[]): Envelope {
+  const envelope = acceptOffer(peer, self, signed);
+  if (pieces.length !== envelope.pieces.length) throw violation(`${pieces.length} of ${envelope.pieces.length} pieces`);
+  for (const [index, piece] of pieces.entries()) requirePiece(envelope, index, piece);
+  return envelope;
+}
+
+/** Requires that a sealed piece is the one that an envelope names at `index`; AxError `protocol_violation`. */
+export function requirePiece(envelope: Envelope, index: number, piece: Uint8Array): void {
+  const digest = envelope.pieces[index];
+  if (digest === undefined) throw violation(`there is no piece ${index} in the envelope`);
+  const { start, end } = spanOf(cutInto(envelope.bytes, envelope.pieces.length), index);
+  if (piece.length !== end - start + SEAL_OVERHEAD) throw violation(`piece ${index} has another size than the envelope says`);
+  if (Buffer.compare(sha256(piece), digest) !== 0) throw violation(`piece ${index} has another digest than the envelope says`);
 }
 
 /** The reader's headers, opened by either of the two hosts. Foreign text in them is checked like any label. */
 export function openEnvelopeHeaders(keys: SealKeys, self: HostId, envelope: Envelope): Headers {
   const other = envelope.from === self ? envelope.to.host : envelope.from;
   const contentKey = unwrapKey(keys.with(other), envelope.wrap);
-  const fields = asFields(decode(openHeaders(contentKey, placeOf(envelope), envelope.headers)), 'headers');
+  const fields = asFields(decode(openHeaders(contentKey, placeOf(envelope, envelope.pieces.length), envelope.headers)), 'headers');
   const subject = optionalText(fields, 'subject', MAX_SUBJECT_BYTES);
   const replyTo = optionalText(fields, 'reply_to', 26);
   if (replyTo !== undefined && !isMessageId(replyTo)) throw violation('"reply_to" is not a message id');
@@ -200,11 +257,17 @@ export function openEnvelopeHeaders(keys: SealKeys, self: HostId, envelope: Enve
   };
 }
 
-/** The body, opened by either of the two hosts. */
+/** The body out of all its pieces, opened by either of the two hosts. */
 export function openEnvelopeBody(keys: SealKeys, self: HostId, envelope: Envelope, pieces: readonly Uint8Array[]): Uint8Array {
+  const [first] = pieces;
+  if (first === undefined || pieces.length !== envelope.pieces.length)
+    throw violation(`${pieces.length} of ${envelope.pieces.length} pieces`);
+  if (pieces.length === 1) return openEnvelopePiece(keys, self, envelope, 0, first);
+  return new Uint8Array(Buffer.concat(pieces.map((piece, index) => openEnvelopePiece(keys, self, envelope, index, piece))));
+}
+
+/** One piece of the body, opened by either of the two hosts. AxError `bad_signature`. */
+export function openEnvelopePiece(keys: SealKeys, self: HostId, envelope: Envelope, index: number, piece: Uint8Array): Uint8Array {
   const other = envelope.from === self ? envelope.to.host : envelope.from;
-  const contentKey = unwrapKey(keys.with(other), envelope.wrap);
-  const piece = pieces[0];
-  if (piece === undefined || pieces.length !== MAX_PIECES) throw violation(`a message has ${MAX_PIECES} piece`);
-  return openPiece(contentKey, placeOf(envelope), 0, piece);
+  return openPiece(unwrapKey(keys.with(other), envelope.wrap), placeOf(envelope, envelope.pieces.length), index, piece);
 }

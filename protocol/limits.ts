@@ -12,14 +12,16 @@ const MINUTE = 60 * SECOND;
 const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
 
-/** Largest body of a message, bytes. Also the largest piece that is sealed, sent and stored as one unit. */
-export const MAX_BODY_BYTES = 1 * MIB;
+/** Largest piece of a body, bytes: what is sealed, sent, stored and handed over a socket as one unit. A body up to this is one piece. */
+export const MAX_PIECE_BYTES = 1 * MIB;
+/** Pieces of one message. */
+export const MAX_PIECES = 64;
+/** Largest body of a message, bytes. */
+export const MAX_BODY_BYTES = MAX_PIECES * MAX_PIECE_BYTES;
 /** Largest request or answer on the peer wire and on the control socket, bytes: one piece and room for what describes it. */
 export const MAX_FRAME_BYTES = 1 * MIB + 64 * KIB;
 /** Largest signed payload (envelope, receipt, cancel), bytes. */
 export const MAX_SIGNED_BYTES = 32 * KIB;
-/** Pieces of one message in this protocol version: the body. */
-export const MAX_PIECES = 1;
 /** Strings that end up in records: names, versions, session labels; bytes of UTF-8. */
 export const MAX_LABEL_BYTES = 256;
 /** Subject line, bytes of UTF-8. */
@@ -64,6 +66,21 @@ export const SESSIONS_CACHE_MS = 60 * SECOND;
 export const HELLO_INTERVAL_MS = 60 * SECOND;
 /** Messages on their way to one peer at the same time. */
 export const FORWARD_WINDOW = 64;
+/** Of these, messages of several pieces; and pieces of them under way to one peer, so that a small message waits behind few. */
+export const LARGE_WINDOW = 2;
+export const PIECE_WINDOW = 2;
+/** How long one piece may take, ms: on a slow line longer than a request that says little. */
+export const PIECE_TIMEOUT_MS = 60 * SECOND;
+/** Messages of several pieces that one peer may have here half, and their bytes when whole; more push out the one offered longest ago. */
+export const MAX_ARRIVING_PER_PEER = 8;
+export const MAX_ARRIVING_BYTES_PER_PEER = 256 * MIB;
+/** How long half a message is kept after it was last offered, running time, ms. */
+export const ARRIVING_KEPT_MS = 1 * DAY;
+/** How long pieces of a message that is being stored for sending may lie there without it, running time, ms: a crash leaves them. */
+export const STAGED_KEPT_MS = 1 * HOUR;
+/** Bodies that commands of this host are handing to their daemon, bytes in all; and the longest pause in one of them, ms. */
+export const MAX_UPLOADS_BYTES = 2 * MAX_BODY_BYTES;
+export const UPLOAD_PAUSE_MS = 30 * SECOND;
 /** Requests one peer may have under way here at the same time. */
 export const MAX_REQUESTS_PER_PEER = 128;
 

@@ -30,7 +30,7 @@ import { readSigned, signedValue } from './hashtree.ts';
 import type { Signed } from './hashtree.ts';
 import { isMessageId } from './ids.ts';
 import type { MessageId } from './ids.ts';
-import { MAX_BODY_BYTES, MAX_LABEL_BYTES, MAX_PATH_BYTES, MAX_PIECES } from './limits.ts';
+import { MAX_LABEL_BYTES, MAX_PATH_BYTES, MAX_PIECE_BYTES, MAX_PIECES } from './limits.ts';
 import { progressValue, readProgress } from './receipt.ts';
 import type { Progress } from './receipt.ts';
 import { SEAL_OVERHEAD } from './seal.ts';
@@ -89,7 +89,11 @@ export interface PublicAgent {
 }
 
 export type WireRequest =
+  /** With the one piece of the body; or without, when its several pieces are there already. */
   | { readonly type: 'deliver'; readonly envelope: Signed; readonly pieces: readonly Uint8Array[] }
+  /** Asks what is missing of a message of several pieces. Takes nothing by itself. */
+  | { readonly type: 'offer'; readonly envelope: Signed }
+  | { readonly type: 'piece'; readonly id: MessageId; readonly index: number; readonly piece: Uint8Array }
   | { readonly type: 'cancel'; readonly cancel: Signed }
   | { readonly type: 'receipt'; readonly receipt: Signed }
   | { readonly type: 'progress'; readonly ids: readonly MessageId[] }
@@ -141,6 +145,10 @@ export function encodeRequest(request: WireRequest): Uint8Array {
   switch (request.type) {
     case 'deliver':
       return encode({ t: 'deliver', envelope: signedValue(request.envelope), pieces: request.pieces });
+    case 'offer':
+      return encode({ t: 'offer', envelope: signedValue(request.envelope) });
+    case 'piece':
+      return encode({ t: 'piece', id: request.id, index: request.index, piece: request.piece });
     case 'cancel':
       return encode({ t: 'cancel', cancel: signedValue(request.cancel) });
     case 'receipt':
@@ -156,7 +164,7 @@ export function encodeRequest(request: WireRequest): Uint8Array {
   }
 }
 
-const TYPES = ['deliver', 'cancel', 'receipt', 'progress', 'update', 'sessions', 'pair'] as const;
+const TYPES = ['deliver', 'offer', 'piece', 'cancel', 'receipt', 'progress', 'update', 'sessions', 'pair'] as const;
 
 export function readRequest(bytes: Uint8Array): WireRequest {
   const fields = asFields(decode(bytes), 'a request');
@@ -166,8 +174,12 @@ export function readRequest(bytes: Uint8Array): WireRequest {
       return {
         type,
         envelope: readSigned(fields['envelope'], 'an envelope'),
-        pieces: asList(fields['pieces'], 'pieces', MAX_PIECES).map(pieceOf),
+        pieces: asList(fields['pieces'], 'pieces', 1).map(pieceOf),
       };
+    case 'offer':
+      return { type, envelope: readSigned(fields['envelope'], 'an envelope') };
+    case 'piece':
+      return { type, id: idOf(fields['id']), index: whole(fields, 'index', 0, MAX_PIECES - 1), piece: pieceOf(fields['piece']) };
     case 'cancel':
       return { type, cancel: readSigned(fields['cancel'], 'a cancel') };
     case 'receipt':
@@ -187,13 +199,13 @@ export function readRequest(bytes: Uint8Array): WireRequest {
   }
 }
 
-function pieceOf(value: Value): Uint8Array {
-  if (!(value instanceof Uint8Array) || value.length > MAX_BODY_BYTES + SEAL_OVERHEAD)
-    throw violation(`a piece has at most ${MAX_BODY_BYTES + SEAL_OVERHEAD} bytes`);
+function pieceOf(value: Value | undefined): Uint8Array {
+  if (!(value instanceof Uint8Array) || value.length > MAX_PIECE_BYTES + SEAL_OVERHEAD)
+    throw violation(`a piece has at most ${MAX_PIECE_BYTES + SEAL_OVERHEAD} bytes`);
   return value;
 }
 
-function idOf(value: Value): MessageId {
+function idOf(value: Value | undefined): MessageId {
   if (!isMessageId(value)) throw violation('not a message id');
   return value;
 }
@@ -325,6 +337,18 @@ export function readPaired(fields: Fields): { readonly name: string; readonly ad
     addresses: stringsOf(fields['addresses'], 'addresses', 16, 512),
     grants: stringsOf(fields['grants'], 'grants', 16, 16),
   };
+}
+
+/** What an answer says is missing of a message of `count` pieces, in order; undefined when it has a receipt instead. */
+export function readMissing(fields: Fields, count: number): number[] | undefined {
+  if (fields['missing'] === undefined || fields['missing'] === null) return undefined;
+  const missing = asList(fields['missing'], 'missing', count).map((index) => {
+    if (typeof index !== 'number' || !Number.isSafeInteger(index) || index < 0 || index >= count)
+      throw violation('not the index of a piece');
+    return index;
+  });
+  if (missing.some((index, at) => at > 0 && index <= missing[at - 1]!)) throw violation('missing pieces are named once, in order');
+  return missing;
 }
 
 /** A receipt out of an answer. */

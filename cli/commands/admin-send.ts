@@ -10,6 +10,7 @@ import { AxError } from '../../protocol/errors.ts';
 import { MAX_BODY_BYTES, MAX_SUBJECT_BYTES, SESSIONS_TIMEOUT_MS } from '../../protocol/limits.ts';
 import { call, wasContacted } from '../client.ts';
 import { action, asOwner, verb } from '../command.ts';
+import { callWithBody } from '../sending.ts';
 import { canAsk, Dialogue, nothingSent } from '../dialogue.ts';
 import type { Choice } from '../dialogue.ts';
 import { written } from '../editor.ts';
@@ -198,13 +199,14 @@ async function send(dialogue: Dialogue, environment: Environment, picked: Picked
     session: picked.session.session_id,
     harness: picked.session.harness,
     kind: 'message',
-    body: text.body,
     ...(text.subject === '' ? {} : { subject: text.subject }),
     request_id: newRequestId(),
   };
   for (;;) {
     try {
-      return await call<QueuedMessage>(environment, 'message.send', request, { what: 'the daemon to store the message' });
+      return await callWithBody<QueuedMessage>(environment, 'message.send', request, text.body, {
+        what: 'the daemon to store the message',
+      });
     } catch (error) {
       if (!(error instanceof AxError) || !error.retryable) throw error;
       dialogue.line(error.message);

@@ -34,6 +34,7 @@ import type { Pickup } from '../pickup.ts';
 import type { Quieting } from '../quieting.ts';
 import type { Registration } from '../registration.ts';
 import type { Router } from '../router.ts';
+import type { Uploads } from '../uploads.ts';
 import type { SandboxFetch } from '../sandbox-fetch.ts';
 import { eventRow } from '../status.ts';
 import { cancel, retry } from './methods-ending.ts';
@@ -64,6 +65,7 @@ export interface MethodDeps {
   readonly quieting: Quieting;
   readonly pickup: Pickup;
   readonly router: Router;
+  readonly uploads: Uploads;
   readonly status: Status;
   readonly exchange: Exchange;
   readonly sandboxFetch: SandboxFetch;
@@ -133,10 +135,14 @@ export function makeMethods(deps: MethodDeps): Record<Method, Handler> {
     'agent.sandbox_fetch': (params, actor) => sandboxFetch(deps, params, actor),
     'message.send': async (params, actor) => ({ ...(await router.send(params, actor)) }),
     'message.reply': async (params, actor) => ({ ...(await router.reply(params, actor)) }),
+    'message.upload': async (params) => ({ bytes: deps.uploads.add(params['upload'], params['index'], params['body']) }),
     'message.list': (params) => status.list(params),
     'message.show': async (params) => ({ ...status.message(params['id']) }),
     'message.fetch': async (params, actor) => ({
       ...(await pickup.fetch({ id: params['id'], workspace: params['workspace'] }, actor.session)),
+    }),
+    'message.part': async (params) => ({
+      ...pickup.part({ id: params['id'], fromHost: params['from_host'], index: params['index'] }),
     }),
     'message.confirm': (params) => pickup.confirm({ id: params['id'], handOut: params['hand_out'] }),
     'message.wait': (params) => wait(deps, params),

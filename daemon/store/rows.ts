@@ -125,6 +125,24 @@ export function oldestUnder(reader: StoreReader, table: Table, prefix: string): 
   return firsts.map(({ key }) => key.slice(key.lastIndexOf('/') + 1)).toSorted()[0];
 }
 
+/** The key of one of several pieces of a body under `prefix`; they sort by index. */
+export function pieceKey(prefix: string, index: number): string {
+  return `${prefix}/${String(index).padStart(3, '0')}`;
+}
+
+/**
+ * Where one of several pieces of a received body lies in `inbox_body`. Not under its row's number: pieces come before there is a row, and
+ * stay where they are when there is one.
+ */
+export function bodyKey(sender: string, id: string, index: number): string {
+  return pieceKey(`p/${sender}/${id}`, index);
+}
+
+/** One key, as bounds for a range. */
+export function only(key: string): { readonly start: string; readonly end: string } {
+  return { start: key, end: `${key}\0` };
+}
+
 /** The key of a logical address (harness and canonical workspace); paths may be longer than a key, so they are hashed. */
 export function addressKey(harness: string, workspace: string): string {
   const address = `${harness}\0${workspace}`;

@@ -18,6 +18,7 @@ export const TABLES = [
   'inbox',
   'inbox_index',
   'inbox_body',
+  'arriving',
   'seen',
   'receipts',
   'agents',

@@ -272,6 +272,34 @@ test('output that cannot be written leaves the message unconfirmed', async (t) =
   assert.match(stderr, /could not be written \(ENOSPC\)/);
 });
 
+test('a body that comes in parts is put together before anything is printed, and is one body then, in every format', async (t) => {
+  const rig = await scripted(t, {});
+  const parts = ['the first part, ', 'the sec', 'ond'].map((part) => new Uint8Array(Buffer.from(part)));
+  const text = 'the first part, the second';
+  answer(rig, fetched(rig, '', { parts: 3, bytes: text.length, sha256: null }));
+  rig.answers['message.part'] = (params) => ({ body: parts[Number(params['index'])] });
+  const { code, value } = await rig.json(['messages', 'fetch', ID]);
+  const digest = createHash('sha256').update(text).digest('hex');
+  assert.deepEqual([code, value['body'], value['bytes'], value['sha256'], value['parts']], [0, text, text.length, digest, undefined]);
+  const asked = rig.asked.splice(0);
+  assert.deepEqual(
+    asked.slice(1, 4).map(({ method, params }) => [method, params]),
+    [0, 1, 2].map((index) => ['message.part', { id: ID, from_host: 'hosta', index }]),
+  );
+  assert.equal(asked[4]!.method, 'message.confirm');
+  const file = join(rig.workspace, 'out');
+  await rig.json(['messages', 'fetch', ID, '--output', file]);
+  assert.equal(readFileSync(file, 'utf8'), text);
+  parts.pop();
+  rig.asked.splice(0);
+  rig.answers['message.part'] = (params) => ({ body: parts[Number(params['index'])] ?? new Uint8Array(0) });
+  const lost = await rig.json(['messages', 'fetch', ID]);
+  assert.deepEqual(
+    [lost.code, lost.value['error'].code, rig.asked.some(({ method }) => method === 'message.confirm')],
+    [1, 'internal', false],
+  );
+});
+
 test('a body other than the one announced is not printed and not confirmed', async (t) => {
   const rig = await scripted(t, {});
   answer(rig, fetched(rig, 'hi', { sha256: '0'.repeat(64) }));

@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import type { QueuedMessage } from '../../protocol/control.ts';
 import { AxError } from '../../protocol/errors.ts';
-import { MAX_BODY_BYTES } from '../../protocol/limits.ts';
+import { MAX_BODY_BYTES, MAX_PIECE_BYTES } from '../../protocol/limits.ts';
 import { CLAUDE_SHELL, HOST_ID, ID, scripted } from './scripted.ts';
 import type { Scripted } from './scripted.ts';
 
@@ -178,10 +178,25 @@ test('an empty, a too large and a missing body are refused before the daemon is 
   assert.equal(rig.asked.length, 0);
 });
 
-test('a body of exactly the limit goes', async (t) => {
-  const rig = await scripted(t, { 'message.send': () => QUEUED });
-  assert.equal((await rig.ax(['send', '--to', 'b@hostb'], { input: Buffer.alloc(MAX_BODY_BYTES, 'x') })).code, 0);
-  assert.equal((rig.take('message.send').params['body'] as Uint8Array).length, MAX_BODY_BYTES);
+test('a body of one piece goes with the request, a larger one before it in parts, up to the limit', async (t) => {
+  const rig = await scripted(t, { 'message.send': () => QUEUED, 'message.upload': () => ({ bytes: 1 }) });
+  assert.equal((await rig.ax(['send', '--to', 'b@hostb'], { input: Buffer.alloc(MAX_PIECE_BYTES, 'x') })).code, 0);
+  assert.equal((rig.take('message.send').params['body'] as Uint8Array).length, MAX_PIECE_BYTES);
+  for (const bytes of [MAX_PIECE_BYTES + 1, 3 * MAX_PIECE_BYTES, MAX_BODY_BYTES]) {
+    const body = Buffer.alloc(bytes, 'x');
+    body[bytes - 1] = 0;
+    writeFileSync(join(rig.workspace, 'body'), body);
+    assert.equal((await rig.ax(['send', '--to', 'b@hostb', '--file', 'body'])).code, 0);
+    const asked = rig.asked.splice(0);
+    const last = asked.pop()!;
+    assert.deepEqual([last.method, last.params['body'], asked.length], ['message.send', undefined, Math.ceil(bytes / MAX_PIECE_BYTES)]);
+    assert.match(String(last.params['upload']), /^[0-9a-f]{32}$/);
+    assert.deepEqual(
+      asked.map(({ method, params }) => [method, params['upload'], params['index']]),
+      asked.map((_, index) => ['message.upload', last.params['upload'], index]),
+    );
+    assert.ok(Buffer.concat(asked.map(({ params }) => params['body'] as Uint8Array)).equals(body));
+  }
 });
 
 test('a destination that is not whole or says two things is a usage error', async (t) => {

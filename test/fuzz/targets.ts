@@ -15,7 +15,15 @@ import { boxLine, parseBoxLine } from '../../protocol/box.ts';
 import { channelHeader, parseChannelFrame } from '../../protocol/channel.ts';
 import { asFields, asList, decode, encode, whole } from '../../protocol/codec.ts';
 import { METHODS } from '../../protocol/control.ts';
-import { acceptEnvelope, openEnvelopeBody, openEnvelopeHeaders, readEnvelope } from '../../protocol/envelope.ts';
+import {
+  acceptEnvelope,
+  acceptOffer,
+  openEnvelopeBody,
+  openEnvelopeHeaders,
+  readEnvelope,
+  requirePiece,
+  sealMessage,
+} from '../../protocol/envelope.ts';
 import { AxError } from '../../protocol/errors.ts';
 import { encodeFrame, readFrames } from '../../protocol/frame.ts';
 import { encodeSigned, readSigned, requireSignature, signGroup, signOne } from '../../protocol/hashtree.ts';
@@ -26,7 +34,7 @@ import { progressValue, readCancel, readProgress, readReceipt, signCancel, signR
 import { openHeaders, sealHeaders, unwrapKey } from '../../protocol/seal.ts';
 import { CONTROL_PROTOCOL } from '../../protocol/version.ts';
 import * as wire from '../../protocol/wire.ts';
-import { ALICE, aliceKeys, AT, BOB, bobKeys, counted, ID, OTHER_ID, sealed, SESSION, utf8 } from '../protocol/sample.ts';
+import { ALICE, aliceKeys, AT, BOB, bobKeys, counted, draft, ID, OTHER_ID, sealed, sealRandom, SESSION, utf8 } from '../protocol/sample.ts';
 import { computeVectors } from '../protocol/vectors.ts';
 import type { Chance } from './chance.ts';
 import { mutateBytes, mutateCbor, mutateJson } from './mutate.ts';
@@ -70,6 +78,8 @@ const session = {
   quiet: true,
   quietUntil: AT,
 } as const;
+/** The same in four pieces. */
+const large = sealMessage(ALICE, aliceKeys, { ...draft, body: counted(200) }, sealRandom, 50);
 const requests = [
   wire.encodeRequest({ type: 'deliver', envelope: message.signed, pieces: message.pieces }),
   wire.encodeRequest({
@@ -89,11 +99,15 @@ const requests = [
     name: 'build',
     addresses: ['/ip4/192.0.2.7/tcp/1', '/ip6/::1/tcp/2'],
   }),
+  wire.encodeRequest({ type: 'offer', envelope: large.signed }),
+  wire.encodeRequest({ type: 'deliver', envelope: large.signed, pieces: [] }),
+  wire.encodeRequest({ type: 'piece', id: ID, index: 2, piece: large.pieces[2]! }),
 ];
 const hello = { range: { min: 1, max: 1 }, version: '0.1.0', nonce: 'abc' };
 const answers = [
   wire.encodeResult({ items: [progressValue(progress)] }),
   wire.encodeResult({ receipt: [receipt.payload, [], receipt.signature] }),
+  wire.encodeResult({ missing: [0, 2, 3] }),
   wire.encodeResult({ name: 'build', addresses: ['/ip4/192.0.2.7/tcp/1'], grants: ['read'] }),
   wire.sessionsResult([session, session], [{ name: 'a', harness: 'codex', workspace: '/w' }]),
   wire.encodeRefusal(new AxError('throttled', 'x', { details: { retry_after_ms: 5000 } })),
@@ -166,6 +180,7 @@ function takeAnswer(input: Uint8Array): void {
   each(
     () => wire.readSessions(fields),
     () => wire.readPaired(fields),
+    () => wire.readMissing(fields, large.pieces.length),
     () => asList(fields['items'], 'items', wire.MAX_PROGRESS_IDS).map((item) => readProgress(item)),
     () => readReceipt(BOB.hostId, ALICE.hostId, wire.receiptOf(fields)),
   );
@@ -174,20 +189,25 @@ function takeAnswer(input: Uint8Array): void {
 function takeRequest(input: Uint8Array): void {
   const request = wire.readRequest(input);
   if (request.type === 'deliver') each(() => acceptEnvelope(ALICE.hostId, BOB.hostId, request.envelope, request.pieces));
+  if (request.type === 'offer') acceptOffer(ALICE.hostId, BOB.hostId, request.envelope);
+  if (request.type === 'piece') requirePiece(large.envelope, request.index, request.piece);
   if (request.type === 'cancel') readCancel(ALICE.hostId, BOB.hostId, request.cancel);
   if (request.type === 'receipt') readReceipt(BOB.hostId, ALICE.hostId, request.receipt);
   if (request.type === 'pair')
     each(() => nameFrom(request.name, 'host'), ...request.addresses.map((address) => () => parseListenAddress(address)));
 }
 
-/** A payload as it came, signed by its sender all the same, with the pieces of the good message. */
+/** A payload as it came, signed by its sender all the same, with the pieces of one of the good messages. */
 function takeEnvelope(payload: Uint8Array): void {
   if (payload.length === 0) return;
-  const envelope = acceptEnvelope(ALICE.hostId, BOB.hostId, signOne(ALICE, 'ax/1 envelope', payload), message.pieces);
-  each(
-    () => openEnvelopeHeaders(bobKeys, BOB.hostId, envelope),
-    () => openEnvelopeBody(bobKeys, BOB.hostId, envelope, message.pieces),
-  );
+  for (const { pieces } of [message, large])
+    each(() => {
+      const envelope = acceptEnvelope(ALICE.hostId, BOB.hostId, signOne(ALICE, 'ax/1 envelope', payload), pieces);
+      each(
+        () => openEnvelopeHeaders(bobKeys, BOB.hostId, envelope),
+        () => openEnvelopeBody(bobKeys, BOB.hostId, envelope, pieces),
+      );
+    });
 }
 
 const contentKey = unwrapKey(aliceKeys.with(BOB.hostId), message.envelope.wrap);
@@ -293,8 +313,8 @@ export const TARGETS: readonly Target[] = [
     mutate: mutateCbor,
     take: (input) => requireSignature(BOB.hostId, 'ax/1 receipt', readSigned(decode(input), 'it')),
   },
-  { name: 'envelope', good: [message.signed.payload], mutate: mutateCbor, take: takeEnvelope, weight: 2 },
-  { name: 'envelope-shape', good: [message.signed.payload], mutate: mutateCbor, take: readEnvelope },
+  { name: 'envelope', good: [message.signed.payload, large.signed.payload], mutate: mutateCbor, take: takeEnvelope, weight: 2 },
+  { name: 'envelope-shape', good: [message.signed.payload, large.signed.payload], mutate: mutateCbor, take: readEnvelope },
   { name: 'headers', good: [openHeaders(contentKey, place, message.envelope.headers)], mutate: mutateCbor, take: takeHeaders, weight: 2 },
   {
     name: 'receipt',

@@ -8,7 +8,7 @@ import { decode, encode } from '../../protocol/codec.ts';
 import { AxError, ERROR_TABLE } from '../../protocol/errors.ts';
 import type { ErrorCode } from '../../protocol/errors.ts';
 import { signedValue } from '../../protocol/hashtree.ts';
-import { MAX_BODY_BYTES, MAX_FRAME_BYTES } from '../../protocol/limits.ts';
+import { MAX_FRAME_BYTES, MAX_PIECE_BYTES } from '../../protocol/limits.ts';
 import { signCancel, signReceipt } from '../../protocol/receipt.ts';
 import { SEAL_OVERHEAD } from '../../protocol/seal.ts';
 import * as wire from '../../protocol/wire.ts';
@@ -33,6 +33,9 @@ const hello = { range: { min: 1, max: 3 }, version: '0.1.0', nonce: 'abc' };
 
 const REQUESTS: readonly WireRequest[] = [
   { type: 'deliver', envelope: message.signed, pieces: message.pieces },
+  { type: 'deliver', envelope: message.signed, pieces: [] },
+  { type: 'offer', envelope: message.signed },
+  { type: 'piece', id: ID, index: 63, piece: counted(20) },
   { type: 'cancel', cancel },
   { type: 'receipt', receipt },
   { type: 'progress', ids: [ID, OTHER_ID] },
@@ -51,7 +54,7 @@ test('the largest delivery fits into a frame', () => {
   const workspace = `/${'w'.repeat(4095)}`;
   const from = { name: 'n'.repeat(64), harness: 'claude', workspace } as const;
   const largest = sealed({
-    body: new Uint8Array(MAX_BODY_BYTES),
+    body: new Uint8Array(MAX_PIECE_BYTES),
     to: { host: BOB.hostId, harness: 'claude', workspace, session: SESSION },
     headers: { subject: 's'.repeat(200), from, replyTo: OTHER_ID },
   });
@@ -64,6 +67,7 @@ test('the largest delivery fits into a frame', () => {
 test('a request of another type or shape is a protocol_violation', () => {
   const pair = { t: 'pair', invite: 'x', secret: counted(32), name: 'build', addresses: [] };
   const deliver = { t: 'deliver', envelope: signedValue(message.signed), pieces: [...message.pieces] };
+  const piece = { t: 'piece', id: ID, index: 3, piece: counted(20) };
   const wrong: unknown[] = [
     {},
     [],
@@ -76,8 +80,16 @@ test('a request of another type or shape is a protocol_violation', () => {
     { ...deliver, pieces: {} },
     { ...deliver, pieces: ['x'] },
     { ...deliver, pieces: [...message.pieces, ...message.pieces] },
-    { ...deliver, pieces: [new Uint8Array(MAX_BODY_BYTES + SEAL_OVERHEAD + 1)] },
+    { ...deliver, pieces: [new Uint8Array(MAX_PIECE_BYTES + SEAL_OVERHEAD + 1)] },
     { ...deliver, envelope: 'x' },
+    { t: 'offer' },
+    { t: 'offer', envelope: [] },
+    { ...piece, id: 'x' },
+    { ...piece, index: -1 },
+    { ...piece, index: 64 },
+    { ...piece, index: 1.5 },
+    { ...piece, piece: 'x' },
+    { ...piece, piece: new Uint8Array(MAX_PIECE_BYTES + SEAL_OVERHEAD + 1) },
     { t: 'cancel', cancel: [] },
     { t: 'receipt' },
     { t: 'progress', ids: ['x'] },
