@@ -40,6 +40,8 @@ export interface BedOptions {
   readonly codex?: boolean;
   /** Of these the first two are paired. Default 2. */
   readonly hosts?: number;
+  /** Largest piece of a body. */
+  readonly pieceBytes?: number;
   /** Every host's, where they are not the default. */
   readonly limits?: Partial<Limits>;
   /** What a session that acts does with a notice; by default nothing. */
@@ -54,6 +56,7 @@ export async function inWorld(seed: number, story: (bed: Bed) => Promise<void>, 
   const fleet = new Fleet(world, options.hosts ?? 2, checker, act, options.codex === true);
   for (const host of fleet.hosts) host.limits = { ...host.limits, ...options.limits };
   checker.fleet = fleet;
+  fleet.pieceBytes = options.pieceBytes ?? fleet.pieceBytes;
   const [a, b] = fleet.hosts as [Host, Host];
   for (const host of fleet.hosts) for (const path of ['/alpha', '/beta']) host.folders.set(path, path);
   const status = async (host: Host, id: string): Promise<MessageStatus> =>

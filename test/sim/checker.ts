@@ -18,6 +18,7 @@ import type { WireRequest } from '../../protocol/wire.ts';
 import { Disk } from './disk.ts';
 import type { Fleet, Host, Watcher } from './fleet.ts';
 import { NoticeRules } from './notice-rules.ts';
+import { PieceRules } from './piece-rules.ts';
 import { RowRules } from './row-rules.ts';
 import type { StoreImage } from './store.ts';
 import type { World } from './world.ts';
@@ -64,15 +65,17 @@ export class Checker implements Watcher {
   /** What is said to sessions, and what becomes of it. */
   readonly notices: NoticeRules;
   readonly rows: RowRules;
+  readonly pieces: PieceRules;
   /** Messages that their owner has had tried again: those alone leave a refusal or an expiry for the queue. */
   readonly #retried = new Set<string>();
   fleet!: Fleet;
-  onMoment: (host: Host, what: 'deliver arrived' | 'accepted' | 'notice' | 'receipt') => void = () => undefined;
+  onMoment: (host: Host, what: 'deliver arrived' | 'piece arrived' | 'accepted' | 'notice' | 'receipt') => void = () => undefined;
 
   constructor(world: World) {
     this.#world = world;
     this.notices = new NoticeRules(world, this);
     this.rows = new RowRules(this);
+    this.pieces = new PieceRules(this);
   }
 
   fail(rule: string, detail = ''): void {
@@ -90,15 +93,15 @@ export class Checker implements Watcher {
     if (ask.id !== undefined && ask.id !== id) this.fail('the same request id never makes two messages', `${ask.key}: ${ask.id} and ${id}`);
     ask.id = id;
     this.#byId.set(id, ask);
-    this.#promise(ask.from, `send of ${id} returned, so its outbox row is durable`, (disk) => disk.sent(id) !== undefined);
+    this.promise(ask.from, `send of ${id} returned, so its outbox row is durable`, (disk) => disk.sent(id) !== undefined);
   }
 
   fetchBegun(host: Host, id: string): void {
     this.#reading(host, id).begun++;
   }
 
-  /** A body came back. `by: session` makes it a hand-out. */
-  fetched(host: Host, result: FetchedMessage, begunBefore: number): void {
+  /** A body came back. `by: session` makes it a hand-out. `tokensBefore`: how many were known when the answer came, before its parts did. */
+  fetched(host: Host, result: FetchedMessage, begunBefore: number, tokensBefore = this.tokens(host, result.message_id)): void {
     const { message_id: id } = result;
     const key = Buffer.from(result.body.subarray(0, 64)).toString('latin1').split('|')[0]!;
     const ask = this.asks.get(key);
@@ -111,14 +114,14 @@ export class Checker implements Watcher {
     // Answers to two readers may come in either order; which hand-out was the first is what the disk says.
     const handOuts = this.disk(host).received(ask.from.id, id)?.handOuts ?? [];
     const isOrderKnown = result.by === 'session' && handOuts.length > 0 && handOuts.length < KEPT_HANDOUTS;
-    const isFirst = isOrderKnown ? handOuts[0]?.token === result.hand_out : reading.tokens.size === 0;
+    const isFirst = isOrderKnown ? handOuts[0]?.token === result.hand_out : tokensBefore === 0;
     if (!isFirst && !result.refetch) this.fail('a body given again says refetch', id);
     if (isOrderKnown && isFirst && result.refetch) this.fail('a first hand-out does not say refetch', id);
     if (begunBefore === 0 && result.refetch) this.fail('a first hand-out does not say refetch', id);
     if (result.refetch) this.fleet.count('refetch');
     if (result.by === 'owner') return this.fleet.count('read_by_owner');
     reading.tokens.add(result.hand_out);
-    this.#promise(
+    this.promise(
       host,
       `the body of ${id} was handed out, so the hand-out is durable`,
       (disk) => typeof disk.received(ask.from.id, id)?.handedOutAt === 'number',
@@ -132,14 +135,14 @@ export class Checker implements Watcher {
   }
 
   confirmed(host: Host, id: string, sender: string): void {
-    this.#promise(host, `the pickup of ${id} was confirmed, so it is durable`, (disk) => disk.received(sender, id)?.state === 'fetched');
+    this.promise(host, `the pickup of ${id} was confirmed, so it is durable`, (disk) => disk.received(sender, id)?.state === 'fetched');
   }
 
   /** `cancelled` or `cancel_requested` was answered. What was requested lapses when its host is removed, and when its owner has it tried again. */
   cancelReturned(host: Host, id: string, answer: string): void {
     const isOver = (row: Sent, disk: Disk): boolean =>
       row.cause !== null || row.acceptedAt !== null || row.state === 'refused' || this.#retried.has(id) || disk.wasRemoved(row.host);
-    this.#promise(host, `a cancel of ${id} was answered ${answer}, so it is durable`, (disk) => {
+    this.promise(host, `a cancel of ${id} was answered ${answer}, so it is durable`, (disk) => {
       const row = disk.sent(id);
       if (row === undefined) return false;
       if (row.local || row.state === 'cancelled') return true;
@@ -158,7 +161,7 @@ export class Checker implements Watcher {
 
   /** A retry was answered. */
   retried(host: Host, id: string): void {
-    this.#promise(host, `a retry of ${id} was answered, so it is durable`, (disk) =>
+    this.promise(host, `a retry of ${id} was answered, so it is durable`, (disk) =>
       disk.events().some((event) => event.messageId === id && event.type === 'message.retried'),
     );
   }
@@ -194,20 +197,22 @@ export class Checker implements Watcher {
   arrived(host: Host, peer: HostId, request: WireRequest): void {
     this.rows.arrived(host, peer, request);
     if (request.type === 'deliver') this.onMoment(host, 'deliver arrived');
+    if (request.type === 'piece' && request.index % 4 === 1) this.onMoment(host, 'piece arrived');
   }
 
   answered(host: Host, peer: HostId, request: WireRequest, bytes: Uint8Array): void {
     const answer = readAnswer(bytes);
     this.#world.note(`${host.name} answers ${this.fleet.host(peer).name}'s ${request.type}: ${answer.ok ? 'ok' : answer.refusal.code}`);
-    if (request.type !== 'deliver' && request.type !== 'cancel' && request.type !== 'receipt') return;
+    if (!['deliver', 'offer', 'piece', 'cancel', 'receipt'].includes(request.type)) return;
     if (!answer.ok) {
       this.rows.refused(host, peer, request, answer.refusal.code);
       return this.fleet.count(`${request.type} answered ${answer.refusal.code}`);
     }
+    if (this.pieces.answered(host, peer, request, answer.fields)) return;
     if (request.type === 'receipt') {
       const receipt = readReceipt(peer, host.id, request.receipt);
       if (receipt.outcome !== 'fetched') return;
-      return this.#promise(host, `the pickup receipt of ${receipt.id} was taken, so it is stored`, (disk) =>
+      return this.promise(host, `the pickup receipt of ${receipt.id} was taken, so it is stored`, (disk) =>
         ['fetched', 'cancelled', 'refused', undefined].includes(disk.sent(receipt.id)?.state),
       );
     }
@@ -216,7 +221,7 @@ export class Checker implements Watcher {
     if (request.type === 'cancel') {
       this.fleet.count(`cancel answered ${receipt.outcome}`);
       if (receipt.outcome === 'cancelled')
-        this.#promise(
+        this.promise(
           host,
           `the cancel of ${id} was granted, so the message can never be handed out`,
           (disk) => disk.seen(peer, id)?.tombstone === true || disk.received(peer, id)?.state === 'cancelled',
@@ -230,7 +235,7 @@ export class Checker implements Watcher {
     if (receipt.outcome !== 'accepted') return;
     if (this.#accepted.has(`${host.name} ${peer} ${id}`)) this.fleet.count('duplicate answered');
     this.#accepted.add(`${host.name} ${peer} ${id}`);
-    this.#promise(
+    this.promise(
       host,
       `${id} was answered accepted, so the message is durable`,
       (disk) => disk.seen(peer, id)?.tombstone === false && disk.received(peer, id) !== undefined,
@@ -259,7 +264,8 @@ export class Checker implements Watcher {
       )
         this.fail('a cancel leaves only when it is durable', `${host.name} ${id}`);
     }
-    if (request.type !== 'deliver') return;
+    if (request.type === 'piece') this.pieces.leaving(host, request);
+    if (request.type !== 'deliver' && request.type !== 'offer') return;
     const digest = sha256(request.envelope.payload);
     const row = this.disk(host)
       .allSent()
@@ -303,6 +309,7 @@ export class Checker implements Watcher {
     const disks = new Map(this.fleet.hosts.map((host) => [host, this.disk(host)]));
     for (const [host, disk] of disks) {
       this.notices.known(host, disk);
+      this.pieces.sample(host, disk);
       const names = new Set<string>();
       for (const row of disk.allReceived()) {
         const name = `${row.sender}/${row.id}`;
@@ -338,7 +345,7 @@ export class Checker implements Watcher {
     return new Disk(this.fleet.disk(host));
   }
 
-  #promise(host: Host, what: string, holds: (disk: Disk) => boolean): void {
+  promise(host: Host, what: string, holds: (disk: Disk) => boolean): void {
     if (!holds(this.disk(host))) this.fail(what, host.name);
     this.#promises.set(host, [...(this.#promises.get(host) ?? []), { what, holds }]);
   }
@@ -381,6 +388,11 @@ export class Checker implements Watcher {
     let reading = this.#readings.get(key);
     if (reading === undefined) this.#readings.set(key, (reading = { begun: 0, tokens: new Set(), confirming: new Set() }));
     return reading;
+  }
+
+  /** How many hand-outs of a message have been answered. */
+  tokens(host: Host, id: string): number {
+    return this.#reading(host, id).tokens.size;
   }
 
   begun(host: Host, id: string): number {

@@ -12,6 +12,7 @@ import { runSeed } from './scenario.ts';
 const ELSEWHERE: readonly string[] = [
   'daemon.stop', // test/e2e/main.test.ts; a graceful stop happens here by the fleet
   'daemon.backup', // test/e2e/backup.test.ts
+  'message.upload', // test/e2e/large.test.ts
   'agent.sandbox_fetch', // rules-sandbox.test.ts
 ];
 
@@ -64,6 +65,14 @@ export const REQUIRED: readonly string[] = [
   'cancel answered cancelled',
   'cancel answered too_late',
   'duplicate answered',
+  'offer answered all missing',
+  'offer answered some missing',
+  'offer answered none missing',
+  'offer answered grant_missing',
+  'offer answered not_found',
+  'piece stored',
+  'body in parts',
+  'crash near piece arrived',
   'tombstone answered',
   'replayed',
   'refetch',

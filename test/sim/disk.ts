@@ -9,7 +9,7 @@ import type { Attempt } from '../../daemon/notices.ts';
 import type { Sent } from '../../daemon/sent-row.ts';
 import type { Peer } from '../../daemon/peers.ts';
 import { seqKey, unpack } from '../../daemon/store/rows.ts';
-import type { Table } from '../../daemon/store/store.ts';
+import type { StoreEntry, Table } from '../../daemon/store/store.ts';
 import type { StoreImage } from './store.ts';
 
 export class Disk {
@@ -58,6 +58,15 @@ export class Disk {
   /** A host was removed here at some time; it may have been added again. */
   wasRemoved(host: string): boolean {
     return this.events().some((event) => event.type === 'host.removed' && event.hostId === host);
+  }
+
+  has(table: Table, key: string): boolean {
+    return this.#image?.get(table)?.get(key) !== undefined;
+  }
+
+  /** The entries whose keys begin with `start`. */
+  entries(table: Table, start: string): readonly StoreEntry[] {
+    return this.#image?.get(table)?.range({ start, end: `${start}\uffff` }) ?? [];
   }
 
   count(table: Table, start: string): number {

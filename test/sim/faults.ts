@@ -10,7 +10,7 @@ import type { Fleet, Host } from './fleet.ts';
 import type { World } from './world.ts';
 
 /** Moments at which a crash finds bugs: the workload and the watcher name them. */
-export type Moment = 'send' | 'deliver arrived' | 'accepted' | 'cancel' | 'handed out' | 'confirm' | 'notice' | 'receipt';
+export type Moment = 'send' | 'deliver arrived' | 'piece arrived' | 'accepted' | 'cancel' | 'handed out' | 'confirm' | 'notice' | 'receipt';
 
 /** Moments that come seldom. */
 const READING: readonly Moment[] = ['handed out', 'confirm', 'receipt'];

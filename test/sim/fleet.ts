@@ -16,7 +16,7 @@ import { AxError } from '../../protocol/errors.ts';
 import { hostKeyFromSeed } from '../../protocol/identity.ts';
 import type { HostKey } from '../../protocol/identity.ts';
 import type { HostId } from '../../protocol/ids.ts';
-import { DEFAULT_LIMITS } from '../../protocol/limits.ts';
+import { DEFAULT_LIMITS, MAX_PIECE_BYTES } from '../../protocol/limits.ts';
 import type { Limits } from '../../protocol/limits.ts';
 import type { WireRequest } from '../../protocol/wire.ts';
 import { SimCodexHarness } from './codex.ts';
@@ -103,6 +103,8 @@ export class Fleet {
   readonly network: SimNetwork;
   readonly hosts: readonly Host[];
   readonly counts = new Map<string, number>();
+  /** Largest piece of a body in this world. */
+  pieceBytes = MAX_PIECE_BYTES;
   readonly #watcher: Watcher;
   readonly #hasCodex: boolean;
 
@@ -201,6 +203,7 @@ export class Fleet {
       ax: { program: 'ax' },
       control: '/sim/control.sock',
       limits: host.limits,
+      pieceBytes: this.pieceBytes,
       pid: number,
       onStop: () => undefined,
     });

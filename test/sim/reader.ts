@@ -133,6 +133,20 @@ async function fetchOnce(reading: Reading, host: Host, session: SimSession, id: 
     id,
     workspace: session.workspace,
   })) as unknown as FetchedMessage;
-  checker.fetched(host, result, begun);
+  const before = checker.tokens(host, id);
+  checker.fetched(host, await withParts(reading.fleet, host, result), begun, before);
   return result;
+}
+
+/** A fetched message with its body: a large one is asked for part by part. */
+export async function withParts(fleet: Fleet, host: Host, fetched: FetchedMessage): Promise<FetchedMessage> {
+  const { message_id: id, from_host: fromHost, parts = 0 } = fetched;
+  if (parts === 0) return fetched;
+  const found: Uint8Array[] = [];
+  for (let index = 0; index < parts; index++) {
+    const { body } = await fleet.call(host, 'message.part', { id, from_host: fromHost, index });
+    found.push(body as Uint8Array);
+  }
+  fleet.count('body in parts');
+  return { ...fetched, body: new Uint8Array(Buffer.concat(found)) };
 }

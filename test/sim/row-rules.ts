@@ -12,7 +12,7 @@ import type { Peer } from '../../daemon/peers.ts';
 import type { Sent } from '../../daemon/sent-row.ts';
 import { seqKey, unpack } from '../../daemon/store/rows.ts';
 import type { Table } from '../../daemon/store/store.ts';
-import { acceptEnvelope } from '../../protocol/envelope.ts';
+import { acceptOffer } from '../../protocol/envelope.ts';
 import { sha256 } from '../../protocol/hashtree.ts';
 import type { HostId } from '../../protocol/ids.ts';
 import { DEFAULT_DEADLINE_MS, DEFAULT_LIMITS, DEFAULT_RETENTION_MS, MESSAGE_BURST } from '../../protocol/limits.ts';
@@ -69,20 +69,20 @@ export class RowRules {
     const builds = this.#leftUnder.get(signedName(request) ?? '') ?? [];
     if (builds.length > 0 && builds.every((range) => commonProtocol(range, host.machine.protocol) === undefined))
       this.#checker.fail('nothing but greetings gets to a host of another protocol', `${host.name} is sent a ${request.type}`);
-    if (request.type === 'deliver') this.#mightWrite.set(request, this.#revision(host, peer, request));
+    if (request.type === 'deliver' || request.type === 'offer') this.#mightWrite.set(request, this.#revision(host, peer, request));
   }
 
   /** It was refused for want of a right: then it lacked the right at some moment, unless its grants changed meanwhile. */
   refused(host: Host, peer: HostId, request: WireRequest, code: string): void {
-    if (request.type !== 'deliver' || (code !== 'grant_missing' && code !== 'untrusted_peer')) return;
+    if ((request.type !== 'deliver' && request.type !== 'offer') || (code !== 'grant_missing' && code !== 'untrusted_peer')) return;
     const before = this.#mightWrite.get(request);
     if (before !== undefined && before === this.#revision(host, peer, request))
       this.#checker.fail('a host that may leave a message is not refused it for want of a right', `${host.name}: ${code}`);
   }
 
-  #revision(host: Host, peer: HostId, request: WireRequest & { readonly type: 'deliver' }): string | undefined {
+  #revision(host: Host, peer: HostId, request: WireRequest & { readonly type: 'deliver' | 'offer' }): string | undefined {
     const row = this.#peer(host, peer);
-    const { to } = acceptEnvelope(peer, host.id, request.envelope, request.pieces);
+    const { to } = acceptOffer(peer, host.id, request.envelope);
     const isAllowed = allows(row, 'write', host.folders.get(to.workspace) ?? '', this.#checker.fleet.times(host));
     return isAllowed ? `${host.lives} ${row?.addedAt} ${row?.revision}` : undefined;
   }
@@ -204,12 +204,14 @@ function isTight(limits: Limits): boolean {
 
 function signedName(request: WireRequest): string | undefined {
   const signed =
-    request.type === 'deliver'
+    request.type === 'deliver' || request.type === 'offer'
       ? request.envelope
       : request.type === 'cancel'
         ? request.cancel
         : request.type === 'receipt'
           ? request.receipt
           : undefined;
-  return signed === undefined ? undefined : `${request.type} ${Buffer.from(sha256(signed.payload)).toString('hex')}`;
+  return signed === undefined
+    ? undefined
+    : `${request.type === 'offer' ? 'deliver' : request.type} ${Buffer.from(sha256(signed.payload)).toString('hex')}`;
 }

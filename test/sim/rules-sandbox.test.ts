@@ -16,20 +16,28 @@ let nonces = 0;
 const nextNonce = (): string => (nonces += 1).toString(16).padStart(32, '0');
 
 /** A world whose second host has the channel, turned on, with an attached session that works. */
-function inBox(seed: number, story: (bed: Bed, box: SimBox, session: SimSession) => Promise<void>): Promise<void> {
-  return inWorld(seed, async (bed) => {
-    const { b, fleet } = bed;
-    const box = new SimBox(b.machine.clock(() => true));
-    fleet.crash(b);
-    b.box = box;
-    await fleet.boot(b);
-    await fleet.sleep(500);
-    const session = await attached(bed, b);
-    await fleet.call(b, 'agent.sandbox_fetch', { set: 'on' });
-    b.agents.setStatus(session, 'busy');
-    await fleet.sleep(100);
-    await story(bed, box, session);
-  });
+function inBox(
+  seed: number,
+  story: (bed: Bed, box: SimBox, session: SimSession) => Promise<void>,
+  options: { readonly pieceBytes?: number } = {},
+): Promise<void> {
+  return inWorld(
+    seed,
+    async (bed) => {
+      const { b, fleet } = bed;
+      const box = new SimBox(b.machine.clock(() => true));
+      fleet.crash(b);
+      b.box = box;
+      await fleet.boot(b);
+      await fleet.sleep(500);
+      const session = await attached(bed, b);
+      await fleet.call(b, 'agent.sandbox_fetch', { set: 'on' });
+      b.agents.setStatus(session, 'busy');
+      await fleet.sleep(100);
+      await story(bed, box, session);
+    },
+    options,
+  );
 }
 
 /** What the last notice to a session asks it to run. */
@@ -59,7 +67,10 @@ async function ask(bed: Bed, box: SimBox, request: BoxRequest): Promise<Fields |
   checker.touched(request.thread);
   const answer = box.answers.get(request.nonce);
   const result = answer?.['result'] as Fields | undefined;
-  if (request.handOut === undefined && result !== undefined) checker.fetched(b, result as never, begun);
+  if (request.handOut === undefined && result !== undefined) {
+    const body = result['parts'] === undefined ? result['body'] : box.kept.get(request.id);
+    checker.fetched(b, { ...result, body } as never, begun);
+  }
   return answer;
 }
 
@@ -84,6 +95,31 @@ test('a message counts as fetched only when its reader confirms through the chan
     assert.deepEqual(resultOf(await ask(bed, box, confirm)), { message_id: id, state: 'fetched' });
     await bed.until(a, id, 'fetched');
   });
+});
+
+test('a large body is put whole where its reader can see it, once, however often it asks meanwhile', async () => {
+  await inBox(
+    63,
+    async (bed, box, session) => {
+      const id = await noticed(bed, session, 'k');
+      const request = told(session);
+      let kept = 0;
+      const keep = box.keep.bind(box);
+      box.keep = async (name, body) => {
+        kept += 1;
+        await bed.fleet.sleep(500); // a disk
+        return keep(name, body);
+      };
+      const both = await Promise.all([ask(bed, box, request), ask(bed, box, { ...request, nonce: nextNonce() })]);
+      const [got, other] = both.map(resultOf) as [Fields, Fields];
+      assert.deepEqual([got['parts'], got['sha256'], (got['body'] as Uint8Array).length], [3, null, 0]);
+      assert.deepEqual([got['kept'], Buffer.from(box.kept.get(id)!).toString()], [`/fetched/${id}`, 'k|body']);
+      assert.deepEqual([other['kept'], kept], [got['kept'], 1]);
+      await ask(bed, box, { ...request, nonce: nextNonce(), handOut: got['hand_out'] as string });
+      await bed.until(bed.a, id, 'fetched');
+    },
+    { pieceBytes: 2 },
+  );
 });
 
 test('a request is dropped, and changes nothing, unless thread, code, message and hand-out belong together', async () => {

@@ -4,6 +4,7 @@
  * Owns the order of these and nothing else. The same seed gives the same trace. A broken rule or any error of the core ends
  * the run; the result then says which, with the last events.
  */
+import { MAX_PIECE_BYTES } from '../../protocol/limits.ts';
 import { Checker } from './checker.ts';
 import { Faults } from './faults.ts';
 import { Fleet } from './fleet.ts';
@@ -24,6 +25,8 @@ export interface Run {
 
 /** How many hosts a world has. */
 const SIZES: readonly number[] = [2, 2, 2, 2, 3, 3, 3, 4, 4, 5];
+/** Largest piece of a body: most bodies have fewer than 200 bytes. */
+const PIECES: readonly number[] = [40, MAX_PIECE_BYTES, 100];
 /** All of a world, rest included, takes no longer than this, virtual ms. */
 const LIMIT_MS = 40 * 3_600_000;
 /** How long a healed world may take to come to rest, virtual ms. */
@@ -35,6 +38,7 @@ export async function runSeed(seed: number): Promise<Run> {
   const checker = new Checker(world);
   const fleet: Fleet = new Fleet(world, world.pick(SIZES), checker, (host, session, notice) => work.act(host, session, notice));
   checker.fleet = fleet;
+  fleet.pieceBytes = PIECES[seed % PIECES.length]!;
   const faults = new Faults(fleet);
   checker.onMoment = (host, what) => faults.moment(host, what);
   const work: Workload = new Workload(fleet, checker, faults);

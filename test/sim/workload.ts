@@ -7,12 +7,12 @@
 import type { Notice } from '../../daemon/harness/harness.ts';
 import type { FetchedMessage, MessageRow } from '../../protocol/control.ts';
 import { AxError } from '../../protocol/errors.ts';
-import { MAX_BODY_BYTES } from '../../protocol/limits.ts';
+import { MAX_PIECE_BYTES } from '../../protocol/limits.ts';
 import type { Ask, Checker } from './checker.ts';
 import type { Faults } from './faults.ts';
 import { Gone, OWNER } from './fleet.ts';
 import type { Fleet, Host } from './fleet.ts';
-import { readNotice, actorOf } from './reader.ts';
+import { readNotice, actorOf, withParts } from './reader.ts';
 import type { SimAgents, SimSession } from './harness.ts';
 import { Lives, WORKSPACES } from './lives.ts';
 import { Owners } from './owners.ts';
@@ -160,7 +160,7 @@ export class Workload {
           ? this.#world.between(10_000, 40_000)
           : drawn < 0.998
             ? 300_000
-            : MAX_BODY_BYTES - key.length - 1;
+            : MAX_PIECE_BYTES - key.length - 1;
     return new Uint8Array(Buffer.concat([Buffer.from(`${key}|`, 'latin1'), Buffer.alloc(size, this.#world.between(0, 255))]));
   }
 
@@ -238,7 +238,9 @@ export class Workload {
     if (row === undefined) return;
     const shown = await this.#fleet.call(host, 'message.fetch', { id: row.message_id }); // an owner looks at it first
     const fetched = shown as unknown as FetchedMessage;
-    this.#checker.fetched(host, fetched, this.#checker.begun(host, row.message_id));
+    const before = this.#checker.tokens(host, row.message_id);
+    const whole = await withParts(this.#fleet, host, fetched);
+    this.#checker.fetched(host, whole, this.#checker.begun(host, row.message_id), before);
     if (!fetched.can_reply) return;
     const name = fetched.from.slice(0, fetched.from.indexOf('@'));
     const workspace = WORKSPACES.find((one) => agentName(one) === name);
@@ -300,7 +302,9 @@ export class Workload {
     const { message_id: id } = this.#world.pick(rows);
     const begun = this.#checker.begun(host, id);
     const result = (await this.#fleet.call(host, 'message.fetch', { id })) as unknown as FetchedMessage;
-    this.#checker.fetched(host, result, Math.max(begun, this.#checker.begun(host, id)));
+    const begunAt = Math.max(begun, this.#checker.begun(host, id));
+    const before = this.#checker.tokens(host, id);
+    this.#checker.fetched(host, await withParts(this.#fleet, host, result), begunAt, before);
   }
 
   async #list(host: Host, sent: boolean): Promise<readonly MessageRow[]> {
