@@ -8,7 +8,7 @@ import { createHash, randomBytes } from 'node:crypto';
 import { chownSync, mkdirSync, readFileSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { before, test } from 'node:test';
-import { MAX_BODY_BYTES } from '../../protocol/limits.ts';
+import { MAX_PIECE_BYTES } from '../../protocol/limits.ts';
 import { BUNDLE, makeBed, sessionOf, shellOf, until } from './hosts.ts';
 import type { Host } from './hosts.ts';
 import type { Json } from './processes.ts';
@@ -197,7 +197,7 @@ test('in a user namespace of its own, as in a rootless container, a command is t
 
 test('a body of 1 MiB arrives whole; people are shown its head and given the whole in a file of their own', async () => {
   const { workspace, session } = await attached('mebibyte');
-  const body = randomBytes(MAX_BODY_BYTES / 2).toString('hex');
+  const body = randomBytes(MAX_PIECE_BYTES / 2).toString('hex');
   const id = await deliver(workspace, body);
   const env = shellOf(session);
   const fetched = await b.ok(['messages', 'fetch', id], { env, cwd: workspace });

@@ -237,7 +237,7 @@ test('a body over the limit is refused at send, with its size and the limit in t
   writeFileSync(file, Buffer.alloc(MAX_BODY_BYTES + 1));
   const refused = await a.ax(toFolder(workspace, '--file', file));
   assert.deepEqual([refused.status, refused.stdout], [1, '']);
-  assert.match(refused.stderr, /the body has 1048577 bytes; at most 1048576 bytes \(1\.0 MiB\) are allowed/);
+  assert.match(refused.stderr, /the body has 67108865 bytes; at most 67108864 bytes \(64\.0 MiB\) are allowed/);
   const piped = await a.refused(toFolder(workspace, '--file', '-'), 'too_large', 1, { stdin: Buffer.alloc(MAX_BODY_BYTES + 1) });
   assert.equal(piped['details']['limit'], MAX_BODY_BYTES);
   assert.equal((await listed(a, workspace, true)).length, 0);
