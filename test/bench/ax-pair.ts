@@ -7,9 +7,11 @@
  * counts against ax.
  * Limits on rates and stored messages are raised in config.json, because the benchmark means to exceed them; nothing else is set.
  */
+import { randomBytes } from 'node:crypto';
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { EventRow } from '../../protocol/control.ts';
+import { MAX_PIECE_BYTES } from '../../protocol/limits.ts';
 import { connectControl, type ControlClient } from '../e2e/client.ts';
 import { Bed, join2 } from '../e2e/hosts.ts';
 import type { Host } from '../e2e/hosts.ts';
@@ -128,7 +130,8 @@ export class AxSender {
   async send(sender: number, to: Host, workspace: string, body: Uint8Array): Promise<string> {
     const client = this.#clients[sender % this.#clients.length]!;
     const request = `bench-${process.pid}-${(requests += 1)}`;
-    const draft = { host: to.hostId, workspace, harness: 'claude', kind: 'message', body, request_id: request };
+    const given = body.length <= MAX_PIECE_BYTES ? { body } : { upload: await handOver(client, body) };
+    const draft = { host: to.hostId, workspace, harness: 'claude', kind: 'message', ...given, request_id: request };
     const { message_id } = await client.call<{ message_id: string }>('message.send', draft);
     const early = this.#early.get(message_id);
     if (early !== undefined) {
@@ -170,4 +173,14 @@ export class AxSender {
     else if (state === 'accepted') waiting.resolve();
     else waiting.reject(new Error(`${id} is ${state}: ${detail ?? 'no reason was told'}`));
   }
+}
+
+/** Hands a body over in parts, as `ax send` does with one that fits into no single request; gives its name. */
+async function handOver(client: ControlClient, body: Uint8Array): Promise<string> {
+  const upload = randomBytes(16).toString('hex');
+  for (let index = 0; index * MAX_PIECE_BYTES < body.length; index++) {
+    const part = body.subarray(index * MAX_PIECE_BYTES, (index + 1) * MAX_PIECE_BYTES);
+    await client.call('message.upload', { upload, index, body: part });
+  }
+  return upload;
 }
