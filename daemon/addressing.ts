@@ -157,7 +157,7 @@ export class Addressing {
     } catch (error) {
       if (error instanceof AxError && (error.code === 'unavailable' || error.code === 'timeout')) {
         throw new AxError('unavailable', `${host.name} cannot be asked for its sessions now; nothing was queued`, {
-          fix: 'give the folder instead: --host H --harness K --destination-workspace DIR',
+          fix: `give the folder instead: --host ${host.name} --harness claude --destination-workspace DIR (or --harness codex)`,
           cause: error,
         });
       }

@@ -145,9 +145,12 @@ export class Admission {
     if (workspace !== undefined) this.#requireWrite(peer, workspace);
     if (workspace === undefined) throw this.#missing(peer);
     if (!isNoticeSafe(workspace)) throw new AxError('invalid_argument', 'no session can be set up in a folder of that name');
-    if (known === undefined && arriving.get(peer, envelope.id) === undefined) {
-      this.#deps.requireRoom(typeof body === 'string' ? envelope.bytes : undefined);
-      this.#deps.rates.take(peer, workspace); // a copy of a message that is here already, or half here, costs nothing
+    const half = arriving.get(peer, envelope.id);
+    const isHalfHere = half !== undefined && Buffer.compare(half.digest, digest) === 0;
+    // A copy of a message that is here already, or half here, costs nothing; another one under its id does.
+    if (known === undefined && !isHalfHere) {
+      this.#deps.requireRoom(envelope.bytes);
+      this.#deps.rates.take(peer, workspace);
     }
     const result = await store.write((tx) => {
       this.#requireWrite(peer, workspace, tx);
@@ -175,6 +178,8 @@ export class Admission {
         arriving.settle(tx, peer, envelope.id);
       }
       const admitted = inbox.accept(tx, fresh, typeof body === 'string' ? null : body);
+      // Pieces of another envelope under this id: nothing will ever be made of them.
+      if (admitted.kind === 'new' && typeof body !== 'string') arriving.drop(tx, peer, envelope.id);
       if (admitted.kind === 'new')
         events.add(tx, {
           type: 'message.received',

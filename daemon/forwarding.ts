@@ -137,7 +137,7 @@ export class Forwarding {
     const { outbox, log } = this.#deps;
     try {
       const row = outbox.get(id);
-      if (row?.state !== 'forwarding') return;
+      if (row?.state !== 'forwarding' || row.cancelRequested) return;
       try {
         const answer = await this.#handOver(host, lane, row);
         if (answer === undefined) return;
@@ -157,7 +157,7 @@ export class Forwarding {
   async #handOver(host: HostId, lane: Lane, row: Sent): Promise<Fields | undefined> {
     const { outbox, request } = this.#deps;
     const envelope = readSigned(decode(row.signed), 'an envelope');
-    if (isLarge(row)) return handOver({ outbox, request, pieces: lane.pieces }, host, row, envelope);
+    if (isLarge(row)) return handOver({ outbox, request, running: this.#deps.running, pieces: lane.pieces }, host, row, envelope);
     const body = outbox.body(row.id);
     return body === undefined ? undefined : request(host, { type: 'deliver', envelope, pieces: [body] });
   }

@@ -19,6 +19,7 @@ import type { Sent } from './sent-row.ts';
 export interface HandOverDeps {
   readonly outbox: Outbox;
   readonly request: (host: HostId, request: WireRequest, timeoutMs?: number) => Promise<Fields>;
+  readonly running: () => number;
   /** Lets few pieces leave at a time, of all messages to that host: they take turns with small messages. */
   readonly pieces: Lane['pieces'];
 }
@@ -31,13 +32,13 @@ export async function handOver(
   envelope: Signed,
 ): Promise<Fields | undefined> {
   let answer = await deps.request(host, { type: 'offer', envelope });
-  let before = Number.POSITIVE_INFINITY;
+  const kept = new Set<number>();
   for (;;) {
     const missing = readMissing(answer, row.pieces);
     if (missing === undefined) return answer;
-    // It takes pieces and does not come nearer to its end: whatever it is that drops them, another time.
-    if (missing.length >= before) throw new AxError('busy', 'the receiving host did not keep the pieces it was sent');
-    before = missing.length;
+    // It says that it keeps a piece and then that it lacks it: whatever it is that drops them, another time.
+    if (missing.some((index) => kept.has(index))) throw new AxError('busy', 'the receiving host did not keep the pieces it was sent');
+    for (const index of missing) kept.add(index);
     await sendPieces(deps, host, row.id, missing);
     if (!isStillGoing(deps, row.id)) return undefined;
     answer = await deps.request(host, { type: 'deliver', envelope, pieces: [] });
@@ -45,9 +46,9 @@ export async function handOver(
 }
 
 /** Nothing more leaves of a message that has ended meanwhile, or shall. */
-function isStillGoing({ outbox }: HandOverDeps, id: MessageId): boolean {
+function isStillGoing({ outbox, running }: HandOverDeps, id: MessageId): boolean {
   const row = outbox.get(id);
-  return row?.state === 'forwarding' && !row.cancelRequested;
+  return row?.state === 'forwarding' && !row.cancelRequested && row.deadline > running();
 }
 
 /** Sends pieces until all are there or one is not wanted any more; what is under way then comes to its end. Rejects with the first error. */

@@ -105,10 +105,15 @@ export class Naming {
     const sent = side === 'any' && from === undefined ? this.#outbox.find(prefix, 20) : [];
     const ids = new Set<MessageId>([...received.map((row) => row.id), ...sent]);
     const [id] = ids;
-    const here = id === undefined && side === 'received' ? this.#outbox.find(prefix, 2) : [];
+    const here = id === undefined && side === 'received' ? this.#outbox.find(prefix, MAX_SHARED_PREFIX) : [];
+    if (here.length > 1)
+      throw new AxError('ambiguous_id', `${prefix} fits ${here.length} messages that were sent from here, and none that was received`, {
+        details: { candidates: here },
+        fix: 'type more of the id',
+      });
     if (here[0] !== undefined)
       throw new AxError('message_not_found', 'that message was sent from here; its body is with its receiver', {
-        fix: `ax admin status ${here.length === 1 ? here[0] : prefix}`,
+        fix: `ax admin status ${here[0]}`,
       });
     if (id === undefined)
       throw new AxError('message_not_found', `there is no message ${prefix}${isMessageId(prefix) ? '' : '…'} on this host`, {

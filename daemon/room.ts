@@ -35,5 +35,6 @@ export function roomKeeper(store: Store, clock: Clock, minFreeBytes: number): (b
         fix: 'free some disk space',
         details: { free_bytes: free, retry_after_ms: 30_000 },
       });
+    free -= bytes; // promised, until the next look
   };
 }

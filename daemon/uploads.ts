@@ -18,6 +18,9 @@ interface Upload {
 
 const NAME = /^[0-9a-f]{32}$/;
 
+/** Bodies that may be on their way in at the same time. */
+const MAX_UPLOADS = 8;
+
 export class Uploads {
   readonly #clock: Clock;
   readonly #uploads = new Map<string, Upload>();
@@ -33,7 +36,12 @@ export class Uploads {
     if (!(part instanceof Uint8Array) || part.length === 0 || part.length > MAX_PIECE_BYTES)
       throw new AxError('invalid_argument', `a part has 1 to ${MAX_PIECE_BYTES} bytes`);
     const upload = this.#uploads.get(name) ?? { parts: [], digest: growingDigest(), bytes: 0, cancel: () => undefined };
+    if (upload.parts.length === 0 && this.#uploads.size >= MAX_UPLOADS)
+      throw new AxError('limit', 'other commands are handing large bodies over just now; try again', { details: { limit: MAX_UPLOADS } });
     if (index !== upload.parts.length) throw new AxError('invalid_state', `part ${upload.parts.length} of the body is the next`);
+    // Many small parts would cost far more than their bytes.
+    if ((upload.parts.at(-1)?.length ?? MAX_PIECE_BYTES) < MAX_PIECE_BYTES)
+      throw new AxError('invalid_argument', `every part but the last has ${MAX_PIECE_BYTES} bytes`);
     if (upload.bytes + part.length > MAX_BODY_BYTES)
       throw new AxError('too_large', `a body has at most ${MAX_BODY_BYTES} bytes`, { details: { limit: MAX_BODY_BYTES } });
     if (this.#bytes + part.length > MAX_UPLOADS_BYTES)

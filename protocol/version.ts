@@ -10,7 +10,7 @@
 export const AX_VERSION = '0.1.0';
 
 /** Peer protocols this build speaks, lowest and highest. */
-export const PEER_PROTOCOL = { min: 1, max: 1 } as const;
+export const PEER_PROTOCOL = { min: 2, max: 2 } as const;
 
 /** Version of the requests on the control socket. A daemon answers another version with `update_required`. */
 export const CONTROL_PROTOCOL = 1;

@@ -54,7 +54,7 @@ export function addMessages(root: Command): void {
   const fetch = verb(
     messages,
     'fetch <id>',
-    'read a message; this is what tells the sender it arrived',
+    "read a message; a session's own fetch is what tells the sender it arrived",
     'ax messages fetch 01hq3k5r8w --workspace /srv/app',
   )
     .option('--workspace <dir>', 'the workspace it was sent to')

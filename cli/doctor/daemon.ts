@@ -157,7 +157,10 @@ export function listenFindings(environment: Environment, listen: readonly string
   const announced = dialled.filter((address) => !listen.includes(address));
   const far = (announced.length > 0 ? announced : listen).filter((address) => !LOOPBACK.test(address));
   const announce = `set "announce" in ${join(environment.stateDir, 'config.json')} to the address that others can dial`;
-  const everywhere = axCommand(environment.ax, 'daemon', 'restart', '--listen', ...USUAL_LISTEN);
+  // On the port it has: paired hosts know that one, and another daemon may have the usual one.
+  const port = /\/tcp\/\d+/.exec(listen[0] ?? '')?.[0];
+  const usual = USUAL_LISTEN.map((address) => (port === undefined ? address : address.replace(/\/tcp\/\d+/, port)));
+  const everywhere = axCommand(environment.ax, 'daemon', 'restart', '--listen', ...usual);
   if (listen.length === 0)
     return [finding('info', 'listen_none', 'the daemon listens nowhere: this host dials others, none dials it', everywhere)];
   if (far.length === 0)

@@ -326,3 +326,30 @@ test('a body in pieces goes whole when it is cancelled or its time is over, and 
   await one.bed.write((tx) => one.inbox.retire(tx, 10));
   assert.deepEqual(one.keys.bodies, []);
 });
+
+test('an offer of an id elsewhere spares another message under that id neither its rate nor the look at the disk', async () => {
+  const one = await receiver({ ...DEFAULT_LIMITS, messageBurst: 1, messagesPerMinute: 1 });
+  const small = (n: number): SealedMessage => sealMessage(ALICE, aliceKeys, { ...draft, id: idOf(n), body: counted(5) }, sealRandom);
+  const deliver = ({ signed: envelope, pieces }: SealedMessage): Promise<Uint8Array> =>
+    one.admission.accept(ALICE.hostId, { type: 'deliver', envelope, pieces });
+  one.folder = '/target';
+  assert.equal(readAnswer(await deliver(small(1))).ok, true);
+  one.folder = '/elsewhere';
+  await one.offer(large(2));
+  one.folder = '/target';
+  await assert.rejects(deliver(small(2)), { code: 'throttled' });
+  one.free = 0;
+  await assert.rejects(deliver(small(2)), { code: 'store_full' });
+});
+
+test('what is half here under an id goes when a message with a body of its own is taken under it', async () => {
+  const one = await receiver();
+  await one.offer(large(3));
+  await one.piece(large(3), 1);
+  const small = sealMessage(ALICE, aliceKeys, { ...draft, id: idOf(3), body: counted(5) }, sealRandom);
+  assert.equal(
+    readAnswer(await one.admission.accept(ALICE.hostId, { type: 'deliver', envelope: small.signed, pieces: small.pieces })).ok,
+    true,
+  );
+  assert.deepEqual([one.keys.halves.length, one.keys.bodies.length, one.keys.rows.length], [0, 1, 1]);
+});

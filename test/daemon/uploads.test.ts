@@ -15,12 +15,13 @@ const PART = new Uint8Array(MAX_PIECE_BYTES);
 
 test('parts are taken in order, and the body is there once', async () => {
   const uploads = new Uploads(new HandClock());
-  assert.equal(uploads.add(NAME, 0, counted(10)), 10);
+  assert.equal(uploads.add(NAME, 0, PART), PART.length);
   for (const wrong of [0, 2, '1', null]) assert.throws(() => uploads.add(NAME, wrong, counted(1)), refusal('invalid_state'));
-  assert.equal(uploads.add(NAME, 1, counted(5, 3)), 15);
+  assert.equal(uploads.add(NAME, 1, counted(5, 3)), PART.length + 5);
+  assert.throws(() => uploads.add(NAME, 2, counted(1)), refusal('invalid_argument'), 'every part but the last is whole');
   const body = uploads.take(NAME);
-  assert.equal(hex(body.slice(0, body.bytes)), hex(counted(10)) + hex(counted(5, 3)));
-  assert.equal(hex(await body.digest(new HandClock())), hex(sha256(body.slice(0, 15))));
+  assert.equal(hex(body.slice(PART.length - 2, body.bytes)), `0000${hex(counted(5, 3))}`);
+  assert.equal(hex(await body.digest(new HandClock())), hex(sha256(body.slice(0, body.bytes))));
   assert.throws(() => uploads.take(NAME), refusal('busy'));
 });
 
@@ -46,12 +47,20 @@ test('a body over the limit and more bodies than memory is given to are refused;
   assert.equal(uploads.add('f'.repeat(32), 0, counted(1)), 1);
 });
 
+test('no more than 8 bodies are on their way in at the same time', () => {
+  const uploads = new Uploads(new HandClock());
+  for (let n = 0; n < 8; n++) uploads.add(String(n).padStart(32, '0'), 0, counted(1));
+  assert.throws(() => uploads.add('f'.repeat(32), 0, counted(1)), refusal('limit'));
+  uploads.take('0'.repeat(32));
+  assert.equal(uploads.add('f'.repeat(32), 0, counted(1)), 1);
+});
+
 test('an upload whose command went quiet is forgotten', () => {
   const clock = new HandClock();
   const uploads = new Uploads(clock);
-  uploads.add(NAME, 0, counted(1));
+  uploads.add(NAME, 0, PART);
   clock.pass(UPLOAD_PAUSE_MS - 1);
-  uploads.add(NAME, 1, counted(1));
+  uploads.add(NAME, 1, PART);
   clock.pass(UPLOAD_PAUSE_MS - 1);
   uploads.add(NAME, 2, counted(1));
   clock.pass(UPLOAD_PAUSE_MS);
