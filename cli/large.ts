@@ -33,15 +33,16 @@ export async function callInParts<T>(
 
 /** The body of a message that was announced in parts, as it came. AxError as `call`. */
 export async function takeParts(environment: Environment, fetched: FetchedMessage, parts: number): Promise<Uint8Array> {
-  const { message_id: id, from_host: fromHost, kept } = fetched;
+  const { message_id: id, from_host: fromHost, hand_out, kept } = fetched;
   if (kept !== undefined && kept !== null) {
     // Through the channel for sandboxed sessions nothing can be asked: the daemon has put all of it into a file.
-    if (!isMessageId(id)) throw new AxError('protocol_violation', 'the daemon gave an id that is none');
+    if (!isMessageId(id) || fetched.sha256 === null)
+      throw new AxError('protocol_violation', 'the daemon gave no id or no digest of the body in its file');
     return (await readFile(join(keptFolder(environment.stateDir), id)).catch(() => undefined)) ?? new Uint8Array(0);
   }
   const found: Uint8Array[] = [];
   for (let index = 0; index < parts; index++) {
-    const { body } = await call<{ readonly body: Uint8Array }>(environment, 'message.part', { id, from_host: fromHost, index });
+    const { body } = await call<{ readonly body: Uint8Array }>(environment, 'message.part', { id, from_host: fromHost, hand_out, index });
     found.push(body);
   }
   return new Uint8Array(Buffer.concat(found));

@@ -4,13 +4,14 @@
  * Two steps: `fetch` makes the hand-out durable and gives the body; `confirm`, called after the body was written out whole,
  * makes `fetched` and the receipt for the sender. Only the attached session picks up; an owner's read from a plain shell gives the body,
  * leaves an event and changes no state. A large body is given part by part behind the hand-out, each opened when it is asked for.
+ * Invariant: no body leaves without a fetch that was recorded or, for an owner's, tried to be.
  */
 import { openEnvelopePiece, openEnvelopeHeaders, readEnvelope } from '../protocol/envelope.ts';
 import type { Envelope, Headers } from '../protocol/envelope.ts';
 import { decode } from '../protocol/codec.ts';
 import type { FetchedMessage, SessionEnvironment } from '../protocol/control.ts';
 import { AxError } from '../protocol/errors.ts';
-import { readSigned, sha256 } from '../protocol/hashtree.ts';
+import { readSigned, sha256, sha256InParts } from '../protocol/hashtree.ts';
 import { parseHostId } from '../protocol/identity.ts';
 import type { HostKey } from '../protocol/identity.ts';
 import { parseMessageId, parseMessageIdPrefix } from '../protocol/ids.ts';
@@ -68,9 +69,19 @@ interface Read {
 
 /** Other waiting messages a fetch names. */
 const LISTED = 10;
+/** Reads by owners whose parts can still be asked for; a new one pushes the oldest out. */
+const OWNER_READS = 64;
+
+/** A large body in one piece, and its SHA-256 in hexadecimal. */
+export interface WholeBody {
+  readonly body: Uint8Array;
+  readonly sha256: string;
+}
 
 export class Pickup {
   readonly #deps: PickupDeps;
+  /** Tokens of owners' reads of large bodies in this life, oldest first, each with its message. */
+  readonly #ownerReads = new Map<string, string>();
 
   constructor(deps: PickupDeps) {
     this.#deps = deps;
@@ -128,9 +139,11 @@ export class Pickup {
     const headers = this.#openHeaders(envelope);
     const isWhole = after.bytes <= this.#deps.inlineBytes;
     const body = isWhole ? this.#openBody(after, envelope) : new Uint8Array(0);
+    const isLater = session === undefined && !isWhole;
+    if (isLater) this.#rememberRead(token, row);
     return {
       message_id: row.id,
-      hand_out: session === undefined ? '' : token,
+      hand_out: session !== undefined || isLater ? token : '',
       from: naming.party(headers.from?.name, row.sender),
       from_host: row.sender,
       can_reply: headers.from !== undefined,
@@ -149,11 +162,23 @@ export class Pickup {
     };
   }
 
-  /** One part of the body of a message that was fetched; changes nothing. AxError `expired`, `invalid_state`, `message_not_found`. */
-  part(params: { id: unknown; fromHost: unknown; index: unknown }): { readonly body: Uint8Array } {
-    const { inbox, store } = this.#deps;
+  #rememberRead(token: string, row: Received): void {
+    this.#ownerReads.set(token, wholeName(row));
+    for (const oldest of this.#ownerReads.keys()) if (this.#ownerReads.size > OWNER_READS) this.#ownerReads.delete(oldest);
+  }
+
+  /**
+   * One part of a body that a fetch announced in parts, to whoever has that fetch's hand-out; changes nothing. AxError `expired`,
+   * `invalid_argument`, `invalid_state` (not that hand-out, or no parts), `message_not_found`.
+   */
+  part(params: { id: unknown; fromHost: unknown; handOut: unknown; index: unknown }): { readonly body: Uint8Array } {
+    const { inbox, store, inlineBytes } = this.#deps;
     const row = inbox.require(store, parseHostId(params.fromHost), parseMessageId(params.id));
-    const { index } = params;
+    const { handOut: token, index } = params;
+    if (row.bytes <= inlineBytes) throw new AxError('invalid_state', 'the body of this message has no parts: a fetch gives all of it');
+    const isOwners = typeof token === 'string' && this.#ownerReads.get(token) === wholeName(row);
+    if (!isOwners && !row.handOuts.some((handOut) => handOut.token === token))
+      throw new AxError('invalid_state', 'parts of a body are given under the hand-out of a fetch of it only; fetch it again');
     const envelope = envelopeOf(row);
     if (typeof index !== 'number' || !Number.isSafeInteger(index) || index < 0 || index >= envelope.pieces.length)
       throw new AxError('invalid_argument', `the body has ${envelope.pieces.length} parts, counted from 0`);
@@ -161,16 +186,18 @@ export class Pickup {
   }
 
   /** The whole body of a message that came in parts, for a reader that can ask for none; others get their turn between them. */
-  async whole(row: Received): Promise<Uint8Array> {
+  async whole(row: Received): Promise<WholeBody> {
+    const hash = sha256InParts();
     const envelope = envelopeOf(row);
     const body = new Uint8Array(row.bytes);
     for (let index = 0, at = 0; index < envelope.pieces.length; index++) {
       const part = this.#openPiece(row, envelope, index);
       body.set(part, at);
+      hash.add(part);
       at += part.length;
       await new Promise<void>((resolve) => void this.#deps.clock.after(0, resolve));
     }
-    return body;
+    return { body, sha256: hash.end() };
   }
 
   /** An owner's read changes nothing but the event log: what is here can be read when that cannot be written. */
@@ -268,6 +295,11 @@ export class Pickup {
     if (piece === undefined) throw new AxError('expired', 'the retention of this message has ended; its body is gone');
     return openEnvelopePiece(sealKeys, key.hostId, envelope, index, piece);
   }
+}
+
+/** A message by more than its id, which two hosts may both have used. */
+function wholeName(row: Received): string {
+  return `${row.sender}/${row.id}`;
 }
 
 function envelopeOf(row: Received): Envelope {

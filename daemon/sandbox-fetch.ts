@@ -10,7 +10,7 @@ import { goesIntoFile } from '../protocol/body.ts';
 import { parseBoxLine } from '../protocol/box.ts';
 import type { BoxRequest } from '../protocol/box.ts';
 import { encode } from '../protocol/codec.ts';
-import type { SandboxFetchState } from '../protocol/control.ts';
+import type { FetchedMessage, SandboxFetchState } from '../protocol/control.ts';
 import { AxError, errorBody, toAxError } from '../protocol/errors.ts';
 import { BOX_BURST, BOX_PER_SECOND, BOX_PER_SECOND_IN_ALL, MAX_BOX_ANSWERS } from '../protocol/limits.ts';
 import { CONTROL_PROTOCOL } from '../protocol/version.ts';
@@ -40,6 +40,9 @@ export interface SandboxFetchDeps {
   readonly events: Events;
 }
 
+/** Of an answer: where a body lies whole, and what its reader compares it with. */
+type Kept = Pick<FetchedMessage, 'kept' | 'sha256'>;
+
 const KEY = 'sandbox_fetch';
 /** A session that runs a command is one of these; an idle one runs none. */
 const ACTIVE: ReadonlySet<string> = new Set(['busy', 'waiting']);
@@ -52,7 +55,9 @@ export class SandboxFetch {
   #underWay = 0;
   #hasTold = false;
   /** Large bodies that are being put where their reader can see them, by sequence. */
-  readonly #keeping = new Map<number, Promise<string>>();
+  readonly #keeping = new Map<number, Promise<Kept>>();
+  /** The last of them; never rejects. */
+  #lastKept: Promise<unknown> = Promise.resolve();
   readonly #total: Bucket;
   readonly #ofSession = new Map<string, Bucket>();
 
@@ -205,19 +210,22 @@ export class SandboxFetch {
       ),
     );
     if (fetched.parts === undefined) return { ...fetched, kept: goesIntoFile(fetched.body) ? await box.keep(row.id, fetched.body) : null };
-    return { ...fetched, kept: await this.#keepLarge(box, row) };
+    return { ...fetched, ...(await this.#keepLarge(box, row)) };
   }
 
-  /** One copy of a large body at a time, however often its impatient reader asks. */
-  #keepLarge(box: Box, row: Received): Promise<string> {
+  /** One copy of one large body at a time, whoever asks, and only one of each, however often its impatient reader does. */
+  #keepLarge(box: Box, row: Received): Promise<Kept> {
     const underWay = this.#keeping.get(row.seq);
     if (underWay !== undefined) return underWay;
-    const keeping = this.#deps.pickup
-      .whole(row)
-      .then((body) => box.keep(row.id, body))
-      .finally(() => this.#keeping.delete(row.seq));
+    const keeping = this.#lastKept.then(() => this.#copy(box, row)).finally(() => this.#keeping.delete(row.seq));
+    this.#lastKept = keeping.catch(() => undefined); // told to whoever asked for that one
     this.#keeping.set(row.seq, keeping);
     return keeping;
+  }
+
+  async #copy(box: Box, row: Received): Promise<Kept> {
+    const { body, sha256 } = await this.#deps.pickup.whole(row);
+    return { kept: await box.keep(row.id, body), sha256 };
   }
 }
 

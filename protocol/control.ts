@@ -262,6 +262,7 @@ export interface DeadRow extends MessageRow {
 
 export interface FetchedMessage {
   readonly message_id: string;
+  /** What a confirmation and the parts are asked for under: a secret of this fetch's. Empty for an owner's read that is whole. */
   readonly hand_out: string;
   readonly from: string;
   readonly from_host: string;
@@ -273,7 +274,7 @@ export interface FetchedMessage {
   /** In how many parts `message.part` gives the body; absent: it is here. */
   readonly parts?: number;
   readonly bytes: number;
-  /** Null when the body comes in parts: its reader makes it of them. */
+  /** Null when the body comes in parts, which its reader makes it of; with `kept` it is there always. */
   readonly sha256: string | null;
   readonly first_fetched_at: number | null;
   readonly refetch: boolean;

@@ -45,6 +45,12 @@ export function sha256(...parts: readonly Uint8Array[]): Uint8Array {
   return new Uint8Array(hash.digest());
 }
 
+/** A SHA-256 of parts that come one by one, for bodies too long to be hashed in one turn; `end` gives it in hexadecimal, once. */
+export function sha256InParts(): { add(part: Uint8Array): void; end(): string } {
+  const hash = createHash('sha256');
+  return { add: (part) => void hash.update(part), end: () => hash.digest('hex') };
+}
+
 /** Compares two secrets (or their hashes) of equal length in constant time; other lengths are unequal. */
 export function sameSecret(a: Uint8Array, b: Uint8Array): boolean {
   return a.length === b.length && timingSafeEqual(a, b);

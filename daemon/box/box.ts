@@ -20,6 +20,9 @@ export interface Box {
    * answers, too large, or a disk that takes nothing.
    */
   answer(nonce: string, bytes: Uint8Array): Promise<boolean>;
-  /** Keeps a body whole and durable where fetched bodies lie, for a reader that can write nothing; gives the path. AxError `invalid_state`. */
+  /**
+   * Keeps a body whole and durable where fetched bodies lie, for a reader that can write nothing; gives the path. A private file that holds
+   * these very bytes already is not written again. AxError `invalid_state`.
+   */
   keep(id: string, body: Uint8Array): Promise<string>;
 }

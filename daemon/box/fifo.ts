@@ -8,7 +8,8 @@
  */
 import { constants } from 'node:fs';
 import { chmod, lstat, mkdir, open, readdir, rename, rmdir, unlink } from 'node:fs/promises';
-import { join } from 'node:path';
+import type { FileHandle } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
 import { boxPaths, isBoxWord } from '../../protocol/box.ts';
 import type { BoxPaths } from '../../protocol/box.ts';
 import { AxError } from '../../protocol/errors.ts';
@@ -32,7 +33,9 @@ export interface FifoOptions {
   readonly programs?: readonly string[];
 }
 
-const { O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW } = constants;
+const { O_RDONLY, O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW, O_NONBLOCK } = constants;
+/** How much of a file is compared at once, bytes. */
+const COMPARED_BYTES = 1024 * 1024;
 
 export function createFifoBox(options: FifoOptions): Box {
   return new FifoBox(options);
@@ -109,6 +112,7 @@ class FifoBox implements Box {
     try {
       await privateFolder(folder, this.#options.uid);
       await this.#prune(folder);
+      if (await this.#isKept(path, body)) return path;
       const aside = join(folder, `.ax-${process.pid}-${(this.#kept += 1)}.part`);
       await this.#remove(aside); // of an earlier process with this id that did not end well: nobody else makes this name now
       await writeAside(path, aside, body, true);
@@ -119,6 +123,24 @@ class FifoBox implements Box {
       });
     }
     return path;
+  }
+
+  /** Does a file of this user alone hold these bytes already? Then it counts as kept from now on, and durable. */
+  async #isKept(path: string, body: Uint8Array): Promise<boolean> {
+    const handle = await open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK).catch(() => undefined); // whatever else is there is replaced
+    if (handle === undefined) return false;
+    try {
+      const facts = await handle.stat();
+      const isOwn = facts.isFile() && facts.uid === this.#options.uid && facts.nlink === 1 && (facts.mode & 0o777) === 0o600;
+      if (!isOwn || facts.size !== body.length || !(await holds(handle, body))) return false;
+      const now = this.#options.clock.now() / 1000;
+      await handle.utimes(now, now);
+      await handle.sync();
+    } finally {
+      await handle.close();
+    }
+    await syncFolder(dirname(path));
+    return true;
   }
 
   /** Bodies that were kept longer than everything else that is remembered of a message go. */
@@ -152,6 +174,17 @@ async function writeAside(path: string, aside: string, bytes: Uint8Array, isDura
     await unlink(aside).catch(() => undefined); // what went wrong first is what counts
     throw error;
   }
+}
+
+/** Has the file these bytes, and no fewer? A part of it is in memory at a time. */
+async function holds(handle: FileHandle, body: Uint8Array): Promise<boolean> {
+  const piece = Buffer.alloc(Math.min(COMPARED_BYTES, body.length));
+  for (let at = 0; at < body.length;) {
+    const { bytesRead } = await handle.read(piece, 0, Math.min(piece.length, body.length - at), at);
+    if (bytesRead === 0 || piece.compare(body, at, at + bytesRead, 0, bytesRead) !== 0) return false;
+    at += bytesRead;
+  }
+  return true;
 }
 
 async function syncFolder(folder: string): Promise<void> {

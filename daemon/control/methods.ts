@@ -142,7 +142,7 @@ export function makeMethods(deps: MethodDeps): Record<Method, Handler> {
       ...(await pickup.fetch({ id: params['id'], workspace: params['workspace'] }, actor.session)),
     }),
     'message.part': async (params) => ({
-      ...pickup.part({ id: params['id'], fromHost: params['from_host'], index: params['index'] }),
+      ...pickup.part({ id: params['id'], fromHost: params['from_host'], handOut: params['hand_out'], index: params['index'] }),
     }),
     'message.confirm': (params) => pickup.confirm({ id: params['id'], handOut: params['hand_out'] }),
     'message.wait': (params) => wait(deps, params),

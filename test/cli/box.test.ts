@@ -196,6 +196,31 @@ test('an answer that is forged, foreign, linked or too large is no message, and 
   }
 });
 
+test('a large body in its file is printed only when it is the one whose digest the daemon told', async (t) => {
+  const large = Buffer.alloc(100, 'b');
+  const digest = Buffer.from(sha256(large)).toString('hex');
+  const other = Buffer.alloc(100, 'x');
+  for (const [told, file, isRight] of [
+    [digest, large, true],
+    [digest, other, false],
+    [null, large, false],
+  ] as const) {
+    const rig = await scripted(t);
+    const paths = channel(rig);
+    const folder = join(rig.stateDir, 'fetched');
+    mkdirSync(folder, { mode: 0o700 });
+    writeFileSync(join(folder, ID), file, { mode: 0o600 });
+    const message = { ...MESSAGE, body: Buffer.alloc(0), parts: 2, bytes: large.length, sha256: told, kept: join(folder, ID) };
+    let confirmed = 0;
+    serve(t, paths, (request) => {
+      if (request.handOut !== undefined) confirmed += 1;
+      put(paths, request.nonce, ok(request.handOut === undefined ? message : { message_id: ID, state: 'fetched' }));
+    });
+    const { code, stdout } = await inside(rig, FETCH);
+    assert.deepEqual([code, stdout.includes('bbbb'), stdout === '', confirmed], isRight ? [0, true, false, 1] : [1, false, true, 0]);
+  }
+});
+
 test('a refusal of the daemon through the channel is told as it is', async (t) => {
   const rig = await scripted(t);
   const paths = channel(rig);

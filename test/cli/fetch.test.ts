@@ -281,10 +281,11 @@ test('a body that comes in parts is put together before anything is printed, and
   const { code, value } = await rig.json(['messages', 'fetch', ID]);
   const digest = createHash('sha256').update(text).digest('hex');
   assert.deepEqual([code, value['body'], value['bytes'], value['sha256'], value['parts']], [0, text, text.length, digest, undefined]);
+  assert.equal('hand_out' in value, false);
   const asked = rig.asked.splice(0);
   assert.deepEqual(
     asked.slice(1, 4).map(({ method, params }) => [method, params]),
-    [0, 1, 2].map((index) => ['message.part', { id: ID, from_host: 'hosta', index }]),
+    [0, 1, 2].map((index) => ['message.part', { id: ID, from_host: 'hosta', hand_out: 'secret-hand-out', index }]),
   );
   assert.equal(asked[4]!.method, 'message.confirm');
   const file = join(rig.workspace, 'out');

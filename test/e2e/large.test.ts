@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { before, test } from 'node:test';
 import { openLmdbStore } from '../../daemon/store/lmdb.ts';
 import { MAX_BODY_BYTES, MAX_PIECE_BYTES } from '../../protocol/limits.ts';
-import { makeBed, shellOf, until } from './hosts.ts';
+import { makeBed, sessionOf, shellOf, until } from './hosts.ts';
 import type { Host } from './hosts.ts';
 import type { Json } from './processes.ts';
 
@@ -193,9 +193,57 @@ test('parts of a body that nobody sends, out of order or without end, are refuse
     body: Buffer.from('short'),
     request_id: 'parts',
   });
-  const whole = await b.call<Json>('message.part', { id, from_host: b.hostId, index: 0 });
-  assert.equal(Buffer.from(whole['body'] as Uint8Array).toString(), 'short');
-  for (const index of [-1, 1, 0.5, 'x', null])
-    await assert.rejects(b.call('message.part', { id, from_host: b.hostId, index }), /has 1 parts/);
   await assert.rejects(b.call('message.part', { id, from_host: a.hostId, index: 0 }), /no such message/);
+});
+
+test('a small body is not given in parts, with a hand-out or without', async () => {
+  const workspace = b.workspace('small');
+  const session = await b.session(workspace, { autorun: false });
+  const env = shellOf(session);
+  await b.ok(['agent', 'setup', '--name', 'small', '--workspace', workspace], { env, cwd: workspace });
+  const { path } = bodyFile(b, 'small-body', 1000);
+  const { message_id: id } = await b.ok(toFolder('Localhost', workspace, '--file', path));
+  assert.equal((await b.call<Json>('message.fetch', { id }))['hand_out'], '');
+  const { hand_out } = await b.call<Json>('message.fetch', { id }, sessionOf(session));
+  for (const token of [undefined, '', hand_out])
+    await assert.rejects(b.call('message.part', { id, from_host: b.hostId, hand_out: token, index: 0 }), { code: 'invalid_state' });
+});
+
+test("a part is given only under the hand-out of a fetch of that very message, an owner's only in the life that gave it", async () => {
+  const workspace = b.workspace('tokens');
+  const { path, digest } = bodyFile(b, 'tokens-body', 2 * MIB);
+  const [id, other] = [
+    await b.ok(toFolder('Localhost', workspace, '--file', path)),
+    await b.ok(toFolder('Localhost', workspace, '--file', path)),
+  ].map((sent) => String(sent['message_id']));
+  const part = (of: unknown, hand_out: unknown, index: unknown = 0): Promise<Json> =>
+    b.call<Json>('message.part', { id: of, from_host: b.hostId, hand_out, index });
+  const refused = { code: 'invalid_state', message: /under the hand-out of a fetch/ };
+  for (const none of [undefined, null, '', 0, 'f'.repeat(24)]) await assert.rejects(part(id, none), refused);
+  const { hand_out: token, parts, by } = await b.call<Json>('message.fetch', { id });
+  assert.deepEqual([parts, by], [2, 'owner']);
+  const bodies = [await part(id, token), await part(id, token, 1)].map((given) => given['body'] as Uint8Array);
+  assert.equal(sha256(Buffer.concat(bodies)), digest);
+  for (const index of [-1, 2, 0.5, 'x', null]) await assert.rejects(part(id, token, index), /has 2 parts/);
+  await assert.rejects(part(other, token), refused);
+  for (let n = 0; n < 64; n++) await b.call('message.fetch', { id: other });
+  await assert.rejects(part(id, token), refused, 'sixty-four later reads pushed it out');
+  const { hand_out: last } = await b.call<Json>('message.fetch', { id });
+  await b.stop();
+  await b.start();
+  await assert.rejects(part(id, last), refused);
+});
+
+test('the hand-out of a session gives the parts after a restart too', async () => {
+  const workspace = b.workspace('handed');
+  const session = await b.session(workspace, { autorun: false });
+  const env = shellOf(session);
+  await b.ok(['agent', 'setup', '--name', 'handed', '--workspace', workspace], { env, cwd: workspace });
+  const { path } = bodyFile(b, 'handed-body', 2 * MIB);
+  const { message_id: id } = await b.ok(toFolder('Localhost', workspace, '--file', path));
+  const { hand_out } = await b.call<Json>('message.fetch', { id }, sessionOf(session));
+  await b.stop();
+  await b.start();
+  const given = await b.call<Json>('message.part', { id, from_host: b.hostId, hand_out, index: 1 });
+  assert.equal((given['body'] as Uint8Array).length, MIB);
 });

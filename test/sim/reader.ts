@@ -140,11 +140,11 @@ async function fetchOnce(reading: Reading, host: Host, session: SimSession, id: 
 
 /** A fetched message with its body: a large one is asked for part by part. */
 export async function withParts(fleet: Fleet, host: Host, fetched: FetchedMessage): Promise<FetchedMessage> {
-  const { message_id: id, from_host: fromHost, parts = 0 } = fetched;
+  const { message_id: id, from_host: fromHost, hand_out, parts = 0 } = fetched;
   if (parts === 0) return fetched;
   const found: Uint8Array[] = [];
   for (let index = 0; index < parts; index++) {
-    const { body } = await fleet.call(host, 'message.part', { id, from_host: fromHost, index });
+    const { body } = await fleet.call(host, 'message.part', { id, from_host: fromHost, hand_out, index });
     found.push(body as Uint8Array);
   }
   fleet.count('body in parts');

@@ -4,6 +4,7 @@ import { test } from 'node:test';
 import type { BoxRequest } from '../../protocol/box.ts';
 import type { Fields } from '../../protocol/codec.ts';
 import { AxError } from '../../protocol/errors.ts';
+import { sha256 } from '../../protocol/hashtree.ts';
 import { MAX_PRINTED_BYTES } from '../../protocol/limits.ts';
 import { TABLES } from '../../daemon/store/store.ts';
 import { attached, inWorld } from './bed.ts';
@@ -112,11 +113,39 @@ test('a large body is put whole where its reader can see it, once, however often
       };
       const both = await Promise.all([ask(bed, box, request), ask(bed, box, { ...request, nonce: nextNonce() })]);
       const [got, other] = both.map(resultOf) as [Fields, Fields];
-      assert.deepEqual([got['parts'], got['sha256'], (got['body'] as Uint8Array).length], [3, null, 0]);
+      const digest = Buffer.from(sha256(Buffer.from('k|body'))).toString('hex');
+      assert.deepEqual([got['parts'], got['sha256'], (got['body'] as Uint8Array).length], [3, digest, 0]);
       assert.deepEqual([got['kept'], Buffer.from(box.kept.get(id)!).toString()], [`/fetched/${id}`, 'k|body']);
       assert.deepEqual([other['kept'], kept], [got['kept'], 1]);
       await ask(bed, box, { ...request, nonce: nextNonce(), handOut: got['hand_out'] as string });
       await bed.until(bed.a, id, 'fetched');
+    },
+    { pieceBytes: 2 },
+  );
+});
+
+test('of large bodies that are asked for at once, one is copied at a time, and one that fails stops no other', async () => {
+  await inBox(
+    70,
+    async (bed, box, session) => {
+      await noticed(bed, session, 'k0');
+      const first = told(session);
+      const ids = [first.id];
+      for (const key of ['k1', 'k2']) ids.push((await bed.send(bed.a, bed.b, key)) as BoxRequest['id']);
+      for (const id of ids) await bed.until(bed.a, id, 'accepted');
+      resultOf(await ask(bed, box, first)); // it lists the others, which opens them to the same code
+      const requests = ids.map((id) => ({ ...first, id, nonce: nextNonce() }));
+      const keep = box.keep.bind(box);
+      let [underWay, most] = [0, 0];
+      box.keep = async (name, body) => {
+        most = Math.max(most, (underWay += 1));
+        await bed.fleet.sleep(300); // a disk
+        underWay -= 1;
+        if (name === first.id) throw new AxError('invalid_state', 'a full disk');
+        return keep(name, body);
+      };
+      const answers = await Promise.all(requests.map((request) => ask(bed, box, request)));
+      assert.deepEqual([answers.map((answer) => answer?.['ok']), most], [[false, true, true], 1]);
     },
     { pieceBytes: 2 },
   );

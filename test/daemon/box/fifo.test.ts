@@ -10,6 +10,7 @@ import {
   closeSync,
   constants,
   existsSync,
+  linkSync,
   lstatSync,
   mkdirSync,
   mkdtempSync,
@@ -395,6 +396,32 @@ test('an answer stands under a hexadecimal nonce only, once, whole, for 30 s; of
   rig.clock.pass(1);
   while (readdirSync(rig.answers).length > 0) await turn();
   assert.equal(await rig.box.answer(nonce(0), Buffer.from('again')), true);
+});
+
+test('a kept body that is there already is not written again, unless it differs in a byte, a mode or a second name', async (t) => {
+  const rig = new Rig(t);
+  await rig.start();
+  const body = Buffer.alloc(3 * 1024 * 1024 + 1, 'k');
+  const path = await rig.box.keep(ID, body);
+  const again = async (): Promise<boolean> => {
+    const { ino } = statSync(path);
+    await rig.box.keep(ID, body);
+    assert.deepEqual([readFileSync(path).equals(body), statSync(path).mode & 0o777, statSync(path).nlink], [true, 0o600, 1]);
+    return statSync(path).ino === ino;
+  };
+  assert.equal(await again(), true);
+  const other = Buffer.from(body);
+  other[body.length - 1] = 0;
+  const changes = [
+    () => writeFileSync(path, other),
+    () => writeFileSync(path, body.subarray(1)),
+    () => chmodSync(path, 0o644),
+    () => linkSync(path, join(rig.stateDir, 'second')),
+  ];
+  for (const [n, change] of changes.entries()) {
+    change();
+    assert.equal(await again(), false, `change ${n}`);
+  }
 });
 
 test('a kept body lies whole and private where fetched ones lie, and those older than 30 days go', async (t) => {
