@@ -138,7 +138,12 @@ test('the plain path is small, and holds neither another command nor a library',
   // What Node has of its own costs as well: these are there in every process, or are the connection itself.
   const own = made.imports.filter(({ path, kind }) => kind === 'require-call' && path !== './whole.ts').map(({ path }) => path);
   const lazy = ['node:fs/promises']; // of what keeps a body in a file
-  assert.deepEqual([...new Set(own)].filter((path) => !lazy.includes(path)).toSorted(), ['node:buffer', 'node:fs', 'node:net', 'node:path']);
+  assert.deepEqual([...new Set(own)].filter((path) => !lazy.includes(path)).toSorted(), [
+    'node:buffer',
+    'node:fs',
+    'node:net',
+    'node:path',
+  ]);
 });
 
 test('a plain command loads no module of another command, and node:crypto neither', async (t) => {
