@@ -138,11 +138,6 @@ export function bodyKey(sender: string, id: string, index: number): string {
   return pieceKey(`p/${sender}/${id}`, index);
 }
 
-/** One key, as bounds for a range. */
-export function only(key: string): { readonly start: string; readonly end: string } {
-  return { start: key, end: `${key}\0` };
-}
-
 /** The key of a logical address (harness and canonical workspace); paths may be longer than a key, so they are hashed. */
 export function addressKey(harness: string, workspace: string): string {
   const address = `${harness}\0${workspace}`;
