@@ -55,7 +55,11 @@ export function inLine<T>(parse: () => T): T {
     return parse();
   } catch (error) {
     if (!(error instanceof AxError) || (error.code !== 'invalid_argument' && error.code !== 'too_large')) throw error;
-    throw new AxError('usage', error.message, { ...(error.fix === undefined ? {} : { fix: error.fix }), cause: error });
+    throw new AxError('usage', error.message, {
+      ...(error.fix === undefined ? {} : { fix: error.fix }),
+      ...(error.details === undefined ? {} : { details: error.details }),
+      cause: error,
+    });
   }
 }
 

@@ -18,6 +18,7 @@ import { hostKeyFromSeed } from '../../protocol/identity.ts';
 import { makeMessageId } from '../../protocol/ids.ts';
 import type { HostId, MessageId } from '../../protocol/ids.ts';
 import { SEAL_RANDOM_BYTES, SealKeys } from '../../protocol/seal.ts';
+import { PEER_PROTOCOL } from '../../protocol/version.ts';
 import { encodeRequest, readAnswer } from '../../protocol/wire.ts';
 import { foreign } from '../daemon/link/foreign.ts';
 import type { Foreign } from '../daemon/link/foreign.ts';
@@ -92,7 +93,8 @@ before(async () => {
   const hello = (stream: Stream): void =>
     frames(
       stream,
-      (number) => void stream.send(frame(2, number, encode({ min: 1, max: 1, version: LINE, nonce: LINE, known: true, duplicate: true }))),
+      (number) =>
+        void stream.send(frame(2, number, encode({ ...PEER_PROTOCOL, version: LINE, nonce: LINE, known: true, duplicate: true }))),
     );
   const wire = (stream: Stream): void => frames(stream, (number, payload) => void stream.send(frame(2, number, encode(lies(payload)))));
   liar = await foreign({ '/ax/hello/1': hello, '/ax/wire/1': wire }, seed);
