@@ -6,6 +6,7 @@
  * has passed. Reads rows as the transaction sees them; changes nothing.
  */
 import type { Agent } from '../../daemon/agents.ts';
+import type { Begun } from '../../daemon/arriving.ts';
 import type { Received } from '../../daemon/received-row.ts';
 import type { Attempt } from '../../daemon/notices.ts';
 import type { Peer } from '../../daemon/peers.ts';
@@ -33,6 +34,8 @@ export class RowRules {
   readonly #begun = new Map<string, number>();
   /** New messages of a host for a workspace in one life of the receiver. */
   readonly #taken = new Map<string, number>();
+  /** In which life of the receiver a message in pieces was offered first, and so taken from its rate; by host, sender and id. */
+  readonly #offeredIn = new Map<string, number>();
   /** What a host that hands a message over might do when it arrived: its grants' revision, or undefined when it might not leave it. */
   readonly #mightWrite = new Map<WireRequest, string | undefined>();
 
@@ -47,6 +50,7 @@ export class RowRules {
     if (after === undefined) return;
     if (table === 'inbox') this.#received(host, before && unpack<Received>(before), unpack<Received>(after));
     else if (table === 'outbox') this.#sent(host, before && unpack<Sent>(before), unpack<Sent>(after));
+    else if (table === 'arriving' && key.startsWith('r/')) this.#offered(host, before && unpack<Begun>(before), unpack<Begun>(after));
     else if (table === 'notices' && before === undefined && key.startsWith('a/')) this.#attempted(host, unpack<Attempt>(after));
   }
 
@@ -102,6 +106,12 @@ export class RowRules {
     return bytes && unpack<Received>(bytes);
   }
 
+  /** Another envelope under the id is another message. */
+  #offered(host: Host, before: Begun | undefined, { sender, id, digest }: Begun): void {
+    if (before !== undefined && Buffer.compare(before.digest, digest) === 0) return;
+    if (host.life !== undefined) this.#offeredIn.set(`${host.name} ${sender} ${id}`, host.life.number);
+  }
+
   #received(host: Host, before: Received | undefined, row: Received): void {
     const name = `${host.name} in ${row.sender}/${row.id}`;
     if (before === undefined) {
@@ -132,6 +142,8 @@ export class RowRules {
     if (sent !== undefined && row.storedAs !== expected)
       this.#checker.fail('a message is stored as one exactly when its host may cause notices there', `${row.id} as ${row.storedAs}`);
     if (sent?.kind === 'message' && !mayWake) fleet.count('message kept as a note');
+    // What was offered in an earlier life was taken from the rate of that one: half of it was here when this one began.
+    if (row.pieces !== undefined && this.#offeredIn.get(`${host.name} ${row.sender} ${row.id}`) !== life.number) return;
     const place = `${host.name} ${life.number} ${row.sender} ${row.workspace}`;
     const taken = (this.#taken.get(place) ?? 0) + 1;
     this.#taken.set(place, taken);
