@@ -265,7 +265,7 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     quietMs,
     mayLeaveNow: (host) => exchange.mayLeaveNow(host),
     isPaired: (host, reader) => peers.get(host, reader) !== undefined,
-    onQueued: (row) => exchange.wake(row.host, row),
+    onQueued: (row, body) => exchange.queued(row, body),
     onReceived,
   });
   const ending = { outbox, inbox, arriving, staging, receipts, peers, notices, events };

@@ -84,7 +84,7 @@ export class Exchange {
       events: deps.events,
       running: deps.running,
       request: (host, request, timeoutMs) => this.#request(host, request, timeoutMs),
-      takeReceipt: (host, fields) => this.#takeReceipt(host, fields),
+      takeReceipt: (host, fields, about) => this.#takeReceipt(host, fields, about),
       onEnd: (host) => this.wake(host),
     });
   }
@@ -132,11 +132,17 @@ export class Exchange {
     return this.#deps.outbox.countOpen(host) < FORWARD_WINDOW;
   }
 
-  /** Something may wait for this host. `fresh` is a new entry as it is durable, of which nothing has left yet. */
-  wake(host: HostId, fresh?: Sent): void {
+  /** A new entry for this host is durable, and nothing of it has left yet. `body`: sealed, of one piece. */
+  queued(row: Sent, body: Uint8Array | null): void {
+    const lane = this.#lane(row.host);
+    lane.untouched.add(row.id);
+    if (row.state === 'forwarding' && body !== null) lane.fresh.push({ row, body });
+    this.wake(row.host);
+  }
+
+  /** Something may wait for this host. */
+  wake(host: HostId): void {
     const lane = this.#lane(host);
-    if (fresh !== undefined) lane.untouched.add(fresh.id);
-    if (fresh?.state === 'forwarding') lane.fresh.push(fresh);
     lane.again = true;
     if (lane.running || this.#stopped) return;
     lane.running = true;
@@ -270,7 +276,7 @@ export class Exchange {
         after = row.seq;
         try {
           const cancel = signCancel(key, { id: row.id, digest: row.digest, receiver: host, at: clock.now() });
-          await this.#takeReceipt(host, await this.#request(host, { type: 'cancel', cancel }));
+          await this.#takeReceipt(host, await this.#request(host, { type: 'cancel', cancel }), row);
           lane.forget(row.id);
         } catch (error) {
           const refused = refusedClass(error);
@@ -282,15 +288,17 @@ export class Exchange {
     }
   }
 
-  /** Verifies a receipt in an answer and stores what it says. */
-  async #takeReceipt(host: HostId, fields: Fields): Promise<void> {
+  /** Verifies a receipt in an answer about a message and stores what it says. */
+  async #takeReceipt(host: HostId, fields: Fields, about: Sent): Promise<void> {
     const receipt = readReceipt(host, this.#deps.key.hostId, receiptOf(fields));
-    await this.#deps.store.write((tx) => this.#applyReceipt(tx, receipt));
+    const { outbox } = this.#deps;
+    await this.#deps.store.write((tx) =>
+      this.#applyReceipt(tx, receipt, receipt.id === about.id ? outbox.now(about, tx) : outbox.get(receipt.id, tx)),
+    );
   }
 
-  #applyReceipt(tx: StoreTransaction, receipt: ReturnType<typeof readReceipt>): void {
+  #applyReceipt(tx: StoreTransaction, receipt: ReturnType<typeof readReceipt>, before: Sent | undefined): void {
     const { outbox, events } = this.#deps;
-    const before = outbox.get(receipt.id, tx);
     if (before === undefined) return;
     const after = outbox.receipt(tx, before, receipt);
     if (after === undefined || before.state === after.state) return;
@@ -364,7 +372,7 @@ export class Exchange {
         return this.#deps.admission.handle(peer, request);
       case 'receipt': {
         const receipt = readReceipt(peer, this.#deps.key.hostId, request.receipt);
-        await this.#deps.store.write((tx) => this.#applyReceipt(tx, receipt));
+        await this.#deps.store.write((tx) => this.#applyReceipt(tx, receipt, this.#deps.outbox.get(receipt.id, tx)));
         return encodeResult({});
       }
       case 'progress':

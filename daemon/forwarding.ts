@@ -8,7 +8,7 @@ import { decode } from '../protocol/codec.ts';
 import type { Fields } from '../protocol/codec.ts';
 import { AxError, toAxError } from '../protocol/errors.ts';
 import { readSigned } from '../protocol/hashtree.ts';
-import type { HostId, MessageId } from '../protocol/ids.ts';
+import type { HostId } from '../protocol/ids.ts';
 import { FORWARD_WINDOW, LARGE_WINDOW } from '../protocol/limits.ts';
 import type { WireRequest } from '../protocol/wire.ts';
 import type { Clock } from './clock/clock.ts';
@@ -28,8 +28,8 @@ export interface ForwardingDeps {
   readonly events: Events;
   readonly running: () => number;
   readonly request: (host: HostId, request: WireRequest, timeoutMs?: number) => Promise<Fields>;
-  /** Verifies and stores the receipt in an answer. */
-  readonly takeReceipt: (host: HostId, fields: Fields) => Promise<void>;
+  /** Verifies and stores the receipt in an answer about a message. */
+  readonly takeReceipt: (host: HostId, fields: Fields, about: Sent) => Promise<void>;
   /** An attempt has ended: there may be room for the next. */
   readonly onEnd: (host: HostId) => void;
 }
@@ -63,17 +63,18 @@ export class Forwarding {
   /** New entries were stored as on their way (`forwarding`, `uncertain`), and that is durable: they leave without another write. */
   #pushFresh(host: HostId, lane: Lane): void {
     while (lane.fresh.length > 0 && lane.inFlight.size < FORWARD_WINDOW) {
-      const row = lane.fresh.shift()!;
+      const { row, body } = lane.fresh.shift()!;
       const { workspace } = row.to;
       // What is held meanwhile is found again with all that is open.
-      if (lane.isDue(row.id, workspace) && lane.roomFor(workspace) > 0 && row.deadline > this.#deps.running()) this.#leave(host, lane, row);
+      if (lane.isDue(row.id, workspace) && lane.roomFor(workspace) > 0 && row.deadline > this.#deps.running())
+        this.#leave(host, lane, row, body);
     }
   }
 
-  #leave(host: HostId, lane: Lane, row: Sent): void {
+  #leave(host: HostId, lane: Lane, row: Sent, body?: Uint8Array): void {
     lane.inFlight.set(row.id, row.to.workspace);
     if (isLarge(row)) lane.large.add(row.id);
-    void this.#attempt(host, lane, row.id).finally(() => {
+    void this.#attempt(host, lane, row, body).finally(() => {
       lane.inFlight.delete(row.id);
       lane.large.delete(row.id);
       this.#deps.onEnd(host);
@@ -133,32 +134,32 @@ export class Forwarding {
   }
 
   /** One delivery attempt; never rejects. */
-  async #attempt(host: HostId, lane: Lane, id: MessageId): Promise<void> {
+  async #attempt(host: HostId, lane: Lane, picked: Sent, body: Uint8Array | undefined): Promise<void> {
     const { outbox, log } = this.#deps;
     try {
-      const row = outbox.get(id);
+      const row = outbox.now(picked);
       if (row?.state !== 'forwarding' || row.cancelRequested) return;
       try {
-        const answer = await this.#handOver(host, lane, row);
+        const answer = await this.#handOver(host, lane, row, body);
         if (answer === undefined) return;
-        await this.#deps.takeReceipt(host, answer);
-        lane.forget(id);
+        await this.#deps.takeReceipt(host, answer, row);
+        lane.forget(row.id);
         lane.gotThrough(row.to.workspace);
       } catch (error) {
         await this.#failed(host, lane, row, toAxError(error));
       }
     } catch (error) {
-      log.error('outbox not updated', { host, message: id, reason: toAxError(error).message });
+      log.error('outbox not updated', { host, message: picked.id, reason: toAxError(error).message });
       lane.all.begin();
     }
   }
 
   /** The answer with the receipt; undefined when there is no body any more. */
-  async #handOver(host: HostId, lane: Lane, row: Sent): Promise<Fields | undefined> {
+  async #handOver(host: HostId, lane: Lane, row: Sent, known: Uint8Array | undefined): Promise<Fields | undefined> {
     const { outbox, request } = this.#deps;
     const envelope = readSigned(decode(row.signed), 'an envelope');
     if (isLarge(row)) return handOver({ outbox, request, running: this.#deps.running, pieces: lane.pieces }, host, row, envelope);
-    const body = outbox.body(row.id);
+    const body = known ?? outbox.body(row.id);
     return body === undefined ? undefined : request(host, { type: 'deliver', envelope, pieces: [body] });
   }
 

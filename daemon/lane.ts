@@ -87,6 +87,12 @@ interface Held {
   room: number;
 }
 
+/** A new entry with the sealed body of its one piece, as they were just stored. */
+export interface Fresh {
+  readonly row: Sent;
+  readonly body: Uint8Array;
+}
+
 export class Lane {
   running = false;
   /** Sequence up to which every open entry is held or left for later: nothing there is due before this is 0 again. */
@@ -104,7 +110,7 @@ export class Lane {
   /** Pieces on their way, of all of these. */
   readonly pieces = new Gate(PIECE_WINDOW);
   /** New entries that are durable as on their way and have not left yet, oldest first. */
-  readonly fresh: Sent[] = [];
+  readonly fresh: Fresh[] = [];
   /** Entries of which no copy can be on its way: every attempt so far, all in this life, was answered or never left. */
   readonly untouched = new Set<MessageId>();
   /** The host fails. */

@@ -18,10 +18,14 @@ import { afterProgress, afterReceipt, indexKeys, openStates, sentFrom, sentFromK
 import type { Cause, NewSent, OpenState, Sent, SentFrom } from './sent-row.ts';
 import { count, counted, tallied, tally } from './store/counts.ts';
 import type { Tally } from './store/counts.ts';
-import { getRow, groupsUnder, newestUnder, nextSeq, NOTHING, oldestUnder, pack, pieceKey, seqKey, under, unpack } from './store/rows.ts';
+import { getRow, groupsUnder, KnownRows, newestUnder, nextSeq, NOTHING, oldestUnder, pack, pieceKey, seqKey, under } from './store/rows.ts';
 import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
 
+/** Rows kept decoded: a few windows of what is on its way, and what has just been answered. */
+const KNOWN = 512;
+
 export class Outbox {
+  readonly #known = new KnownRows<Sent>(KNOWN);
   readonly #store: Store;
   readonly #running: () => number;
 
@@ -44,7 +48,7 @@ export class Outbox {
       fetchedAt: null,
       keptUntil: fresh.state === 'accepted' ? this.#keptUntil('accepted', null) : null,
     };
-    tx.put('outbox', seqKey(row.seq), pack(row));
+    this.#put(tx, row);
     tx.put('outbox_index', `i/${row.id}`, pack({ seq: row.seq }));
     tx.put('requests', row.request.key, pack({ id: row.id }));
     if (body !== null) tx.put('outbox_body', row.id, body);
@@ -55,7 +59,13 @@ export class Outbox {
 
   get(id: MessageId, reader: StoreReader = this.#store): Sent | undefined {
     const pointer = getRow<{ seq: number }>(reader, 'outbox_index', `i/${id}`);
-    return pointer === undefined ? undefined : getRow<Sent>(reader, 'outbox', seqKey(pointer.seq));
+    return pointer === undefined ? undefined : this.#row(seqKey(pointer.seq), reader);
+  }
+
+  /** The row of that message as it is now, when its sequence is known already: `get` looks that up first. */
+  now({ id, seq }: Pick<Sent, 'id' | 'seq'>, reader: StoreReader = this.#store): Sent | undefined {
+    const row = this.#row(seqKey(seq), reader);
+    return row?.id === id ? row : undefined;
   }
 
   /** The message an idempotency key made, while it is kept. */
@@ -77,7 +87,8 @@ export class Outbox {
   /** Rows newest first, from below `before`; with `from` only those sent from that folder, or by an agent of one of these names. */
   page(before: number | undefined, limit: number, from?: SentFrom): Sent[] {
     const end = before === undefined ? '~' : seqKey(before);
-    if (from === undefined) return this.#store.range('outbox', { end, reverse: true, limit }).map((entry) => unpack<Sent>(entry.value));
+    if (from === undefined)
+      return this.#store.range('outbox', { end, reverse: true, limit }).map((entry) => this.#known.read(entry.key, entry.value));
     return this.#newest([sentFrom('w', from.workspace), ...from.agents.map((agent) => sentFrom('n', agent.toLowerCase()))], before, limit);
   }
 
@@ -92,7 +103,7 @@ export class Outbox {
 
   #newest(prefixes: readonly string[], before: number | undefined, limit: number): Sent[] {
     const seqs = newestUnder(this.#store, 'outbox_index', prefixes, before, limit);
-    return seqs.flatMap((seq) => getRow<Sent>(this.#store, 'outbox', seq) ?? []);
+    return seqs.flatMap((seq) => this.#row(seq, this.#store) ?? []);
   }
 
   /** Open entries of a host, oldest first, after sequence `after`. */
@@ -117,7 +128,7 @@ export class Outbox {
         entry.key.slice(entry.key.lastIndexOf('/') + 1),
       ),
     );
-    return [...seqs].flatMap((seq) => getRow<Sent>(tx, 'outbox', seq) ?? []);
+    return [...seqs].flatMap((seq) => this.#row(seq, tx) ?? []);
   }
 
   /** Ends an entry whose host is forgotten: cancelled when it never left, else expired and uncertain. */
@@ -136,7 +147,7 @@ export class Outbox {
   /** The one that is open for the longest. */
   oldestOpen(): Sent | undefined {
     const seq = oldestUnder(this.#store, 'outbox_index', 'h/');
-    return seq === undefined ? undefined : getRow<Sent>(this.#store, 'outbox', seq);
+    return seq === undefined ? undefined : this.#row(seq, this.#store);
   }
 
   /** How many are open for a host. */
@@ -152,7 +163,7 @@ export class Outbox {
   #walk(reader: StoreReader): Tally<OpenState> {
     const counts = { queued: 0, forwarding: 0, deferred: 0, uncertain: 0 };
     for (const entry of reader.range('outbox_index', under('h/'))) {
-      const row = getRow<Sent>(reader, 'outbox', entry.key.slice(entry.key.lastIndexOf('/') + 1));
+      const row = this.#row(entry.key.slice(entry.key.lastIndexOf('/') + 1), reader);
       for (const state of row === undefined ? [] : openStates(row)) counts[state]++;
     }
     return counts;
@@ -230,7 +241,7 @@ export class Outbox {
   /** Refused and expired entries, newest first, from below `before`. */
   dead(before: number | undefined, limit: number): Sent[] {
     const range = { start: 'f/', end: before === undefined ? 'f/~' : `f/${seqKey(before)}`, reverse: true, limit };
-    return this.#store.range('outbox_index', range).flatMap((entry) => getRow<Sent>(this.#store, 'outbox', entry.key.slice(2)) ?? []);
+    return this.#store.range('outbox_index', range).flatMap((entry) => this.#row(entry.key.slice(2), this.#store) ?? []);
   }
 
   /**
@@ -281,7 +292,7 @@ export class Outbox {
   /** Open entries whose deadline has passed, at most `limit`. */
   overdue(limit: number): Sent[] {
     const due = this.#store.range('outbox_index', { start: 'd/', end: `d/${seqKey(this.#running() + 1)}`, limit });
-    return due.flatMap((entry) => getRow<Sent>(this.#store, 'outbox', entry.key.slice(entry.key.lastIndexOf('/') + 1)) ?? []);
+    return due.flatMap((entry) => this.#row(entry.key.slice(entry.key.lastIndexOf('/') + 1), this.#store) ?? []);
   }
 
   /** Marks the local copy as picked up (both ends are this host). */
@@ -296,7 +307,7 @@ export class Outbox {
     const due = tx.range('outbox_index', { start: 'p/', end: `p/${seqKey(this.#running())}`, limit });
     for (const entry of due) {
       const seq = entry.key.slice(entry.key.lastIndexOf('/') + 1);
-      const row = getRow<Sent>(tx, 'outbox', seq);
+      const row = this.#row(seq, tx);
       tx.remove('outbox_index', entry.key);
       if (row === undefined) continue;
       this.#index(tx, row, undefined);
@@ -314,7 +325,7 @@ export class Outbox {
     if (!senderMay(row.state, state)) return row; // a later word never undoes an end
     const next: Sent = { ...row, ...change, keptUntil: this.#keptUntil(state, SENDER_ENDS.has(row.state) ? row.keptUntil : null) };
     this.#index(tx, row, next);
-    tx.put('outbox', seqKey(row.seq), pack(next));
+    this.#put(tx, next);
     if (next.acceptedAt !== null || state === 'cancelled' || state === 'fetched' || next.local) this.#removeBody(tx, next);
     return next;
   }
@@ -350,8 +361,18 @@ export class Outbox {
     for (const key of next) if (!old.includes(key)) change(key, 1);
   }
 
+  #put(tx: StoreTransaction, row: Sent): void {
+    const seq = seqKey(row.seq);
+    tx.put('outbox', seq, this.#known.pack(seq, row));
+  }
+
+  #row(seq: string, reader: StoreReader): Sent | undefined {
+    const bytes = reader.get('outbox', seq);
+    return bytes === undefined ? undefined : this.#known.read(seq, bytes);
+  }
+
   #rows(prefix: string, after: number, limit: number, reader: StoreReader): Sent[] {
     const keys = reader.range('outbox_index', { start: `${prefix}${seqKey(after + 1)}`, end: `${prefix}~`, limit });
-    return keys.flatMap((entry) => getRow<Sent>(reader, 'outbox', entry.key.slice(entry.key.lastIndexOf('/') + 1)) ?? []);
+    return keys.flatMap((entry) => this.#row(entry.key.slice(entry.key.lastIndexOf('/') + 1), reader) ?? []);
   }
 }

@@ -5,6 +5,7 @@
  * same request again answers with it, another request under the same id is a conflict. Local messages take one transaction
  * (inbox row and settled outbox row); remote ones go to the outbox and the exchange. Returns only when it is durable.
  */
+import type { KeyObject } from 'node:crypto';
 import type { Destination, ReplyAddress } from '../protocol/address.ts';
 import type { QueuedMessage } from '../protocol/control.ts';
 import { ENVELOPE_CONTEXT, SEAL_RANDOM_BYTES } from '../protocol/envelope.ts';
@@ -69,8 +70,8 @@ export interface RouterDeps {
   /** A new entry for this host may leave as soon as it is stored. */
   readonly mayLeaveNow: (host: HostId) => boolean;
   readonly isPaired: (host: HostId, reader: StoreReader) => boolean;
-  /** A new entry for another host is durable. */
-  readonly onQueued: (row: Sent) => void;
+  /** A new entry for another host is durable; `body`: sealed, of one piece. */
+  readonly onQueued: (row: Sent, body: Uint8Array | null) => void;
   readonly onReceived: (row: Received) => void;
 }
 
@@ -83,9 +84,25 @@ interface Request {
   readonly body: Body;
 }
 
+/** What of a request its key stands for, beside the body. */
+const COVERED = [
+  'id',
+  'host',
+  'to',
+  'session',
+  'workspace',
+  'harness',
+  'kind',
+  'reply_to',
+  'subject',
+  'deadline_ms',
+  'retention_ms',
+  'agent',
+];
+
 export class Router {
   readonly #deps: RouterDeps;
-  readonly #fingerprintKey: Uint8Array;
+  readonly #fingerprintKey: KeyObject;
   readonly #signer: GroupSigner;
 
   constructor(deps: RouterDeps) {
@@ -145,24 +162,10 @@ export class Router {
     if (!isUploaded && !(typed instanceof Uint8Array)) throw new AxError('invalid_argument', 'a body is missing');
     const body = isUploaded ? uploads.take(params['upload']) : new Body([typed as Uint8Array]);
     // Not the folder the caller stands in: from which agent of it is origin, and a repeat from elsewhere is still the same request.
-    const names = [
-      'id',
-      'host',
-      'to',
-      'session',
-      'workspace',
-      'harness',
-      'kind',
-      'reply_to',
-      'subject',
-      'deadline_ms',
-      'retention_ms',
-      'agent',
-    ];
-    const facts = JSON.stringify(names.map((name) => params[name] ?? null));
+    const facts = JSON.stringify(COVERED.map((name) => params[name] ?? null));
     // Keyed: a stolen copy of the store must not confirm guesses of a body.
     const covered = body.bytes <= MAX_PIECE_BYTES ? body.slice(0, body.bytes) : await body.digest(clock);
-    const fingerprint = Buffer.from(keyedDigest(this.#fingerprintKey, Buffer.from(facts, 'utf8'), covered)).toString('hex');
+    const fingerprint = keyedDigest(this.#fingerprintKey, Buffer.from(facts, 'utf8'), covered);
     return { key: parseRequestKey(params['request_id']), fingerprint, id: makeMessageId(clock.now(), random.bytes(10)), body };
   }
 
@@ -244,7 +247,7 @@ export class Router {
     });
     if ('replayed' in result) return result.replayed;
     if (result.received !== undefined) this.#deps.onReceived(result.received);
-    else this.#deps.onQueued(result.sent);
+    else this.#deps.onQueued(result.sent, sealed.piece);
     return this.#answer(result.sent, false, target.live, notes);
   }
 

@@ -7,6 +7,7 @@
  * Limit, stated in the threat model: the keys are static, so either host's key opens the pair's stored mail.
  */
 import { createCipheriv, createDecipheriv, createHmac, createSecretKey, hkdfSync } from 'node:crypto';
+import type { KeyObject } from 'node:crypto';
 import { ed25519 } from '@noble/curves/ed25519.js';
 import nacl from 'tweetnacl';
 import { AxError } from './errors.ts';
@@ -44,8 +45,8 @@ export class SealKeys {
   }
 
   /** A key that only this host can make, for what it stores about secrets of its own. */
-  own(label: string): Uint8Array {
-    return new Uint8Array(hkdfSync('sha256', this.#secret, new Uint8Array(0), `ax/1 own ${label}`, KEY_BYTES));
+  own(label: string): KeyObject {
+    return createSecretKey(new Uint8Array(hkdfSync('sha256', this.#secret, new Uint8Array(0), `ax/1 own ${label}`, KEY_BYTES)));
   }
 
   /** The key that wraps content keys between this host and `other`. */
@@ -59,11 +60,11 @@ export class SealKeys {
   }
 }
 
-/** HMAC-SHA-256 of the parts, each preceded by its length. */
-export function keyedDigest(key: Uint8Array, ...parts: readonly Uint8Array[]): Uint8Array {
-  const hmac = createHmac('sha256', createSecretKey(key));
+/** HMAC-SHA-256 of the parts, each preceded by its length, in hexadecimal. */
+export function keyedDigest(key: KeyObject, ...parts: readonly Uint8Array[]): string {
+  const hmac = createHmac('sha256', key);
   for (const part of parts) hmac.update(`${part.length}:`).update(part);
-  return new Uint8Array(hmac.digest());
+  return hmac.digest('hex');
 }
 
 /** Wraps the content key for the pair. `random` holds SEAL_RANDOM_BYTES: content key, then nonce. */

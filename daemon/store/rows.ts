@@ -45,18 +45,37 @@ export function getRow<T>(reader: StoreReader, table: Table, key: string): T | u
 /** Rows kept decoded by their keys. */
 const KEPT_ROWS = 256;
 
-/** Decoded rows of a table that is read far more often than it changes. What counts is always the bytes that the store gives now. */
-export class KnownRows<T> {
+/** Decoded rows of a table that are read more often than they change. What counts is always the bytes that the store gives now. */
+export class KnownRows<T extends object> {
   readonly #known = new Map<string, { readonly bytes: Uint8Array; readonly row: T }>();
+  readonly #most: number;
+
+  /** `most`: how many are kept; of more, the ones longest here are decoded again. */
+  constructor(most: number = KEPT_ROWS) {
+    this.#most = most;
+  }
+
+  /** The bytes of a row that is about to be stored under `key`. The row must not change any more. */
+  pack(key: string, row: T): Uint8Array {
+    const bytes = pack(row);
+    this.#keep(key, bytes, row);
+    return bytes;
+  }
 
   /** The row in these bytes, which stand under `key`. */
   read(key: string, bytes: Uint8Array): T {
     const known = this.#known.get(key);
     if (known !== undefined && Buffer.compare(known.bytes, bytes) === 0) return known.row;
     const row = unpack<T>(bytes);
-    if (this.#known.size >= KEPT_ROWS) this.#known.clear();
-    this.#known.set(key, { bytes, row });
+    this.#keep(key, bytes, row);
     return row;
+  }
+
+  #keep(key: string, bytes: Uint8Array, row: T): void {
+    this.#known.delete(key);
+    if (this.#known.size >= this.#most)
+      for (const oldest of this.#known.keys()) if (this.#known.size >= this.#most) this.#known.delete(oldest);
+    this.#known.set(key, { bytes, row });
   }
 }
 
