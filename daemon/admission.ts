@@ -9,9 +9,9 @@
 import {
   acceptEnvelope,
   acceptOffer,
-  openEnvelopeBody,
   openEnvelopeHeaders,
   openEnvelopePiece,
+  openerOf,
   readEnvelope,
   requirePiece,
 } from '../protocol/envelope.ts';
@@ -93,8 +93,9 @@ export class Admission {
     const [piece] = request.pieces;
     if (piece === undefined) return this.#take(peer, request.envelope, this.#offered(peer, request.envelope), 'here');
     const envelope = acceptEnvelope(peer, key.hostId, request.envelope, request.pieces);
-    openEnvelopeHeaders(sealKeys, key.hostId, envelope); // accepted means readable: both open here or it is refused
-    openEnvelopeBody(sealKeys, key.hostId, envelope, request.pieces);
+    const opener = openerOf(sealKeys, key.hostId, envelope); // accepted means readable: both open here or it is refused
+    opener.headers();
+    opener.piece(0, piece);
     return this.#decide(peer, request.envelope, envelope, piece);
   }
 

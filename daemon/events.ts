@@ -33,6 +33,8 @@ export class Events {
   readonly #clock: Clock;
   readonly #running: () => number;
   #waiters = new Set<() => void>();
+  /** Entries added in this life, kept or not. */
+  #added = 0;
 
   constructor(store: Store, clock: Clock, running: () => number) {
     this.#store = store;
@@ -42,6 +44,7 @@ export class Events {
 
   /** Adds an entry within a transaction. */
   add(tx: StoreTransaction, event: NewEvent): void {
+    this.#added += 1;
     const seq = nextSeq(tx, 'events');
     const full: Event = { ...event, seq, at: this.#clock.now(), ran: this.#running() };
     tx.put('events', `e/${seqKey(seq)}`, pack(full));
@@ -116,7 +119,7 @@ export class Events {
     });
   }
 
-  /** The same store, whose every commit wakes those who wait. */
+  /** The same store, whose every write with a new entry wakes those who wait. */
   watch(store: Store): Store {
     return {
       get: (table, key) => store.get(table, key),
@@ -124,10 +127,20 @@ export class Events {
       count: (table, options) => store.count(table, options),
       status: () => store.status(),
       close: () => store.close(),
-      write: async (decide) => {
-        const result = await store.write(decide);
-        this.changed();
-        return result;
+      write: (decide) => {
+        let isTold = false;
+        const written = store.write((tx) => {
+          const before = this.#added;
+          const result = decide(tx);
+          isTold = this.#added !== before;
+          return result;
+        });
+        // Registered first: whoever waits is woken before the writer goes on. What failed is the writer's to hear.
+        written.then(
+          () => isTold && this.changed(),
+          () => undefined,
+        );
+        return written;
       },
     };
   }

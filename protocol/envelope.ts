@@ -233,11 +233,30 @@ export function requirePiece(envelope: Envelope, index: number, piece: Uint8Arra
   if (Buffer.compare(sha256(piece), digest) !== 0) throw violation(`piece ${index} has another digest than the envelope says`);
 }
 
-/** The reader's headers, opened by either of the two hosts. Foreign text in them is checked like any label. */
-export function openEnvelopeHeaders(keys: SealKeys, self: HostId, envelope: Envelope): Headers {
+/** What is sealed in one envelope, for either of its two hosts. AxError `bad_signature`, also from its methods. */
+export interface Opener {
+  /** The reader's headers. Foreign text in them is checked like any label; AxError `protocol_violation`, `invalid_argument`. */
+  headers(): Headers;
+  piece(index: number, sealed: Uint8Array): Uint8Array;
+}
+
+export function openerOf(keys: SealKeys, self: HostId, envelope: Envelope): Opener {
   const other = envelope.from === self ? envelope.to.host : envelope.from;
   const contentKey = unwrapKey(keys.with(other), envelope.wrap);
-  const fields = asFields(decode(openHeaders(contentKey, placeOf(envelope, envelope.pieces.length), envelope.headers)), 'headers');
+  const place = placeOf(envelope, envelope.pieces.length);
+  return {
+    headers: () => readHeaders(openHeaders(contentKey, place, envelope.headers)),
+    piece: (index, sealed) => openPiece(contentKey, place, index, sealed),
+  };
+}
+
+/** The headers alone; as Opener. */
+export function openEnvelopeHeaders(keys: SealKeys, self: HostId, envelope: Envelope): Headers {
+  return openerOf(keys, self, envelope).headers();
+}
+
+function readHeaders(plain: Uint8Array): Headers {
+  const fields = asFields(decode(plain), 'headers');
   const subject = optionalText(fields, 'subject', MAX_SUBJECT_BYTES);
   const replyTo = optionalText(fields, 'reply_to', 26);
   if (replyTo !== undefined && !isMessageId(replyTo)) throw violation('"reply_to" is not a message id');
@@ -262,12 +281,12 @@ export function openEnvelopeBody(keys: SealKeys, self: HostId, envelope: Envelop
   const [first] = pieces;
   if (first === undefined || pieces.length !== envelope.pieces.length)
     throw violation(`${pieces.length} of ${envelope.pieces.length} pieces`);
-  if (pieces.length === 1) return openEnvelopePiece(keys, self, envelope, 0, first);
-  return new Uint8Array(Buffer.concat(pieces.map((piece, index) => openEnvelopePiece(keys, self, envelope, index, piece))));
+  const opener = openerOf(keys, self, envelope);
+  if (pieces.length === 1) return opener.piece(0, first);
+  return new Uint8Array(Buffer.concat(pieces.map((piece, index) => opener.piece(index, piece))));
 }
 
 /** One piece of the body, opened by either of the two hosts. AxError `bad_signature`. */
 export function openEnvelopePiece(keys: SealKeys, self: HostId, envelope: Envelope, index: number, piece: Uint8Array): Uint8Array {
-  const other = envelope.from === self ? envelope.to.host : envelope.from;
-  return openPiece(unwrapKey(keys.with(other), envelope.wrap), placeOf(envelope, envelope.pieces.length), index, piece);
+  return openerOf(keys, self, envelope).piece(index, piece);
 }

@@ -39,10 +39,17 @@ export function sha256(...parts: readonly Uint8Array[]): Uint8Array {
   const bytes = parts.reduce((sum, part) => sum + part.length, 0);
   // In one call where joining costs less than a hash object.
   if (parts.length === 1 || bytes <= JOINED_BYTES)
-    return new Uint8Array(oneShot('sha256', parts.length === 1 ? parts[0]! : Buffer.concat(parts), 'buffer'));
+    return bytesOf(oneShot('sha256', parts.length === 1 ? parts[0]! : Buffer.concat(parts), 'binary'));
   const hash = createHash('sha256');
   for (const part of parts) hash.update(part);
-  return new Uint8Array(hash.digest());
+  return bytesOf(hash.digest('binary'));
+}
+
+/** A digest that Node gave as one character a byte: it takes Node a fifth of the time to make that instead of a Buffer. */
+function bytesOf(text: string): Uint8Array {
+  const bytes = new Uint8Array(text.length);
+  for (let at = 0; at < bytes.length; at++) bytes[at] = text.charCodeAt(at);
+  return bytes;
 }
 
 /** A SHA-256 of parts that come one by one, for bodies too long to be hashed in one turn; `end` gives it in hexadecimal, once. */
@@ -57,33 +64,44 @@ export function sameSecret(a: Uint8Array, b: Uint8Array): boolean {
 }
 
 const LEAF = Uint8Array.of(0);
-const NODE = Uint8Array.of(1);
 
 function signedBytes(context: SigningContext, root: Uint8Array): Uint8Array {
   return Buffer.concat([Buffer.from(context, 'ascii'), LEAF, root]);
+}
+
+const scratch = new Uint8Array(1 + JOINED_BYTES);
+
+function leafOf(payload: Uint8Array): Uint8Array {
+  if (payload.length > JOINED_BYTES) return sha256(LEAF, payload);
+  scratch[0] = 0;
+  scratch.set(payload, 1);
+  return sha256(scratch.subarray(0, 1 + payload.length));
+}
+
+function nodeOf(left: Uint8Array, right: Uint8Array): Uint8Array {
+  scratch[0] = 1;
+  scratch.set(left, 1);
+  scratch.set(right, 1 + HASH_BYTES);
+  return sha256(scratch.subarray(0, 1 + 2 * HASH_BYTES));
 }
 
 /** Signs a group of payloads with one signature; the items come back in the same order. At least one, at most 65,536. */
 export function signGroup(key: HostKey, context: SigningContext, payloads: readonly Uint8Array[]): Signed[] {
   if (payloads.length === 0 || payloads.length > 2 ** MAX_PATH) throw new RangeError('a group has 1 to 65,536 payloads');
   const paths: PathStep[][] = payloads.map(() => []);
-  let level = payloads.map((payload, index) => ({ hash: sha256(LEAF, payload), members: [index] }));
-  while (level.length > 1) {
-    const next: typeof level = [];
-    for (let i = 0; i < level.length; i += 2) {
-      const left = level[i]!;
-      const right = level[i + 1];
-      if (right === undefined) {
-        next.push(left);
-        continue;
-      }
-      for (const member of left.members) paths[member]!.push({ left: false, hash: right.hash });
-      for (const member of right.members) paths[member]!.push({ left: true, hash: left.hash });
-      next.push({ hash: sha256(NODE, left.hash, right.hash), members: [...left.members, ...right.members] });
+  let level = payloads.map(leafOf);
+  for (let height = 0; level.length > 1; height++) {
+    // Each node is a step for all members below its sibling; the last of an odd level has none and goes up as it is.
+    const steps = level.map((hash, at) => ({ left: at % 2 === 0, hash }));
+    for (const [member, path] of paths.entries()) {
+      const step = steps[(member >> height) ^ 1];
+      if (step !== undefined) path.push(step);
     }
+    const next: Uint8Array[] = [];
+    for (let at = 0; at < level.length; at += 2) next.push(at + 1 < level.length ? nodeOf(level[at]!, level[at + 1]!) : level[at]!);
     level = next;
   }
-  const signature = key.sign(signedBytes(context, level[0]!.hash));
+  const signature = key.sign(signedBytes(context, level[0]!));
   return payloads.map((payload, index) => ({ payload, path: paths[index]!, signature }));
 }
 
@@ -98,10 +116,10 @@ const KEPT_GROUPS = 256;
 
 /** Throws AxError `bad_signature` unless `signer` signed this payload in this context. */
 export function requireSignature(signer: HostId, context: SigningContext, signed: Signed): void {
-  let hash = sha256(LEAF, signed.payload);
-  for (const step of signed.path) hash = step.left ? sha256(NODE, step.hash, hash) : sha256(NODE, hash, step.hash);
+  let hash = leafOf(signed.payload);
+  for (const step of signed.path) hash = step.left ? nodeOf(step.hash, hash) : nodeOf(hash, step.hash);
   // All that the verdict depends on.
-  const group = `${signer} ${context} ${Buffer.from(hash).toString('base64')} ${Buffer.from(signed.signature).toString('base64')}`;
+  const group = `${signer} ${context} ${textOf(hash)} ${textOf(signed.signature)}`;
   if (signed.path.length > 0 && provenGroups.has(group)) return;
   if (!verify(signer, signedBytes(context, hash), signed.signature))
     throw new AxError('bad_signature', 'the signature does not belong to the host that sent it');
@@ -109,6 +127,10 @@ export function requireSignature(signer: HostId, context: SigningContext, signed
   if (provenGroups.size >= KEPT_GROUPS)
     for (const oldest of provenGroups) if (provenGroups.size >= KEPT_GROUPS) provenGroups.delete(oldest);
   provenGroups.add(group);
+}
+
+function textOf(bytes: Uint8Array): string {
+  return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length).toString('latin1');
 }
 
 /** A signed item as a value: [payload, [[left, hash], ...], signature]. */

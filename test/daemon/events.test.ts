@@ -122,15 +122,28 @@ test('it is an error as well when nothing at all is kept any more, and numbers g
   assert.deepEqual(box.seqs(3), [4]);
 });
 
-test('everybody who waits is woken by the next commit through the watched store, once, and leaves no timer', async () => {
+test('everybody who waits is woken by the next entry through the watched store, once, and leaves no timer', async () => {
   const box = await emptyBox();
   const watched = box.events.watch(box.bed.store);
   const woken: string[] = [];
   const waiting = ['a', 'b'].map((name) => box.events.next(25_000).then(() => woken.push(name)));
   assert.equal(box.bed.clock.pending, 2);
-  assert.equal(await watched.write(() => 'result'), 'result');
+  assert.equal(await watched.write((tx) => (box.events.add(tx, { type: 'daemon.started' }), 'result')), 'result');
   await Promise.all(waiting);
   assert.deepEqual([woken, box.bed.clock.pending], [['a', 'b'], 0]);
+});
+
+test('a write that adds no entry wakes nobody', async () => {
+  const box = await emptyBox();
+  let isOver = false;
+  const waiting = box.events.next(25_000).then(() => (isOver = true));
+  const watched = box.events.watch(box.bed.store);
+  await watched.write((tx) => tx.put('meta', 'other', new Uint8Array(1)));
+  await Promise.resolve();
+  assert.equal(isOver, false);
+  await watched.write((tx) => box.events.add(tx, { type: 'daemon.started' }));
+  await waiting;
+  assert.equal(box.bed.clock.pending, 0);
 });
 
 test('a wait ends at its time when nothing happens, and a failed write wakes nobody', async () => {
