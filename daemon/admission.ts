@@ -261,6 +261,7 @@ export class Admission {
 
   /** Is it sure already that no session is told of this, since the agent is quiet? */
   #isQuiet(row: Received | undefined): boolean {
-    return row?.storedAs === 'message' && row.notice === null && this.#deps.quietMs(row.harness, row.workspace) > 0;
+    const isForAgent = row?.storedAs === 'message' && row.state === 'available' && row.notice === null;
+    return isForAgent && this.#deps.quietMs(row.harness, row.workspace) > 0;
   }
 }

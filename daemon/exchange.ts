@@ -85,7 +85,7 @@ export class Exchange {
       running: deps.running,
       request: (host, request, timeoutMs) => this.#request(host, request, timeoutMs),
       takeReceipt: (host, fields, about) => this.#takeReceipt(host, fields, about),
-      onEnd: (host) => this.wake(host),
+      onEnd: (host) => this.#begin(host, this.#lane(host)),
     });
   }
 
@@ -129,7 +129,7 @@ export class Exchange {
   mayLeaveNow(host: HostId): boolean {
     const lane = this.#lane(host);
     if (this.#stopped || !this.#deps.greeting.isReady(host) || lane.all.isOn || lane.messages.isOn || lane.isHolding) return false;
-    return this.#deps.outbox.countOpen(host) < FORWARD_WINDOW;
+    return lane.hasRoom && this.#deps.outbox.countOpen(host) < FORWARD_WINDOW;
   }
 
   /** A new entry for this host is durable, and nothing of it has left yet. `body`: sealed, of one piece. */
@@ -137,12 +137,17 @@ export class Exchange {
     const lane = this.#lane(row.host);
     lane.untouched.add(row.id);
     if (row.state === 'forwarding' && body !== null) lane.fresh.push({ row, body });
-    this.wake(row.host);
+    this.#begin(row.host, lane);
   }
 
-  /** Something may wait for this host. */
+  /** Something may wait for this host: a receipt, a cancel or a message. */
   wake(host: HostId): void {
     const lane = this.#lane(host);
+    lane.mayHaveWords = true;
+    this.#begin(host, lane);
+  }
+
+  #begin(host: HostId, lane: Lane): void {
     lane.again = true;
     if (lane.running || this.#stopped) return;
     lane.running = true;
@@ -210,8 +215,11 @@ export class Exchange {
       while (lane.again && !this.#stopped) {
         lane.again = false;
         if (greeting.view(host).state === 'untrusted') await this.#forwarding.holdUntrusted(host);
-        if (mayGo() && !lane.receipts.isOn) await this.#pushReceipts(host, lane);
-        if (mayGo() && !lane.cancels.isOn) await this.#pushCancels(host, lane);
+        if (mayGo() && lane.mayHaveWords) {
+          lane.mayHaveWords = false; // whatever keeps them from leaving now wakes the lane when it is over
+          if (!lane.receipts.isOn) await this.#pushReceipts(host, lane);
+          if (mayGo() && !lane.cancels.isOn) await this.#pushCancels(host, lane);
+        }
         if (mayGo() && !lane.messages.isOn) await this.#forwarding.push(host, lane);
       }
     } catch (error) {
@@ -222,7 +230,7 @@ export class Exchange {
     } finally {
       lane.running = false;
     }
-    if (lane.again && mayGo()) this.wake(host);
+    if (lane.again && mayGo()) this.#begin(host, lane);
   }
 
   async #request(host: HostId, request: WireRequest, timeoutMs = REQUEST_TIMEOUT_MS): Promise<Fields> {

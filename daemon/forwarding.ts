@@ -9,7 +9,7 @@ import type { Fields } from '../protocol/codec.ts';
 import { AxError, toAxError } from '../protocol/errors.ts';
 import { readSigned } from '../protocol/hashtree.ts';
 import type { HostId } from '../protocol/ids.ts';
-import { FORWARD_WINDOW, LARGE_WINDOW } from '../protocol/limits.ts';
+import { FORWARD_WINDOW, FORWARD_WINDOW_BYTES, LARGE_WINDOW } from '../protocol/limits.ts';
 import type { WireRequest } from '../protocol/wire.ts';
 import type { Clock } from './clock/clock.ts';
 import type { Events } from './events.ts';
@@ -62,7 +62,7 @@ export class Forwarding {
 
   /** New entries were stored as on their way (`forwarding`, `uncertain`), and that is durable: they leave without another write. */
   #pushFresh(host: HostId, lane: Lane): void {
-    while (lane.fresh.length > 0 && lane.inFlight.size < FORWARD_WINDOW) {
+    while (lane.fresh.length > 0 && lane.hasRoom) {
       const { row, body } = lane.fresh.shift()!;
       const { workspace } = row.to;
       // What is held meanwhile is found again with all that is open.
@@ -72,10 +72,13 @@ export class Forwarding {
   }
 
   #leave(host: HostId, lane: Lane, row: Sent, body?: Uint8Array): void {
+    const bytes = bytesOf(row);
     lane.inFlight.set(row.id, row.to.workspace);
+    lane.bytes += bytes;
     if (isLarge(row)) lane.large.add(row.id);
     void this.#attempt(host, lane, row, body).finally(() => {
       lane.inFlight.delete(row.id);
+      lane.bytes -= bytes;
       lane.large.delete(row.id);
       this.#deps.onEnd(host);
     });
@@ -111,7 +114,9 @@ export class Forwarding {
     let isPassing = true;
     let crowded = 0;
     let large = LARGE_WINDOW - lane.large.size;
-    for (let after = lane.passed, room = FORWARD_WINDOW - lane.inFlight.size; due.length < room && crowded < MAX_CROWDED;) {
+    let bytes = FORWARD_WINDOW_BYTES - lane.bytes;
+    const room = FORWARD_WINDOW - lane.inFlight.size;
+    for (let after = lane.passed; due.length < room && bytes > 0 && crowded < MAX_CROWDED;) {
       const rows = this.#deps.outbox.open(host, after, FORWARD_WINDOW, reader);
       if (rows.length === 0) break;
       after = rows.at(-1)!.seq;
@@ -119,13 +124,15 @@ export class Forwarding {
         const { workspace } = row.to;
         isPassing &&= lane.isHeld(row.id, workspace);
         if (isPassing) lane.passed = row.seq;
-        if (row.cancelRequested || row.deadline <= this.#deps.running() || !lane.isDue(row.id, workspace) || due.length >= room) continue;
+        if (row.cancelRequested || row.deadline <= this.#deps.running() || !lane.isDue(row.id, workspace)) continue;
+        if (due.length >= room || bytes <= 0) continue;
         const more = left.get(workspace) ?? lane.roomFor(workspace);
         if (more <= 0 || (isLarge(row) && large <= 0)) {
           crowded++;
           continue;
         }
         due.push(row);
+        bytes -= bytesOf(row);
         if (isLarge(row)) large--;
         left.set(workspace, more - 1);
       }
@@ -200,6 +207,11 @@ export class Forwarding {
 /** Does a message go over in several pieces? */
 function isLarge(row: Sent): row is Sent & { readonly pieces: number } {
   return row.pieces !== undefined;
+}
+
+/** What a message takes of the window, bytes: the pieces of a large one have a window of their own. */
+function bytesOf(row: Sent): number {
+  return isLarge(row) ? 0 : row.bytes;
 }
 
 /** How the peer refused, when the error is the peer's own answer. */

@@ -8,7 +8,7 @@
  * over once, not at every look (`passed`).
  */
 import type { MessageId } from '../protocol/ids.ts';
-import { FORWARD_WINDOW, PIECE_WINDOW, RETRY_CAP_MS, RETRY_FIRST_MS } from '../protocol/limits.ts';
+import { FORWARD_WINDOW, FORWARD_WINDOW_BYTES, PIECE_WINDOW, RETRY_CAP_MS, RETRY_FIRST_MS } from '../protocol/limits.ts';
 import type { Clock } from './clock/clock.ts';
 import type { Sent } from './sent-row.ts';
 
@@ -98,6 +98,8 @@ export class Lane {
   /** Sequence up to which every open entry is held or left for later: nothing there is due before this is 0 again. */
   passed = 0;
   again = false;
+  /** Receipts or cancels may wait for the host: it is looked for them, beside messages. */
+  mayHaveWords = true;
   /** Monotonic ms of the last retry that the other host asked for, and what cancels one that is due already. */
   retriedAt = Number.NEGATIVE_INFINITY;
   cancelRetry: (() => void) | undefined;
@@ -105,6 +107,8 @@ export class Lane {
   isCatchingUp = false;
   /** What is on its way, and to which workspace. */
   readonly inFlight = new Map<MessageId, string>();
+  /** Bytes of the bodies of these, but for those in several pieces. */
+  bytes = 0;
   /** Of these, the ones in several pieces. */
   readonly large = new Set<MessageId>();
   /** Pieces on their way, of all of these. */
@@ -145,6 +149,11 @@ export class Lane {
   /** Is this entry, or its workspace, left for later? */
   isHeld(id: MessageId, workspace: string): boolean {
     return this.#held.get(workspace)?.pause.isOn === true || (this.#notBefore.get(id) ?? 0) > this.#clock.monotonic();
+  }
+
+  /** May one more message leave? */
+  get hasRoom(): boolean {
+    return this.inFlight.size < FORWARD_WINDOW && this.bytes < FORWARD_WINDOW_BYTES;
   }
 
   /** Is any workspace held? A new entry is then looked at with the others. */

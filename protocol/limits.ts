@@ -64,8 +64,9 @@ export const HARNESS_STEP_MS = 10 * SECOND;
 export const SESSIONS_CACHE_MS = 60 * SECOND;
 /** How often a connected peer is greeted again: keeps last_seen and the round trip fresh, ms. */
 export const HELLO_INTERVAL_MS = 60 * SECOND;
-/** Messages on their way to one peer at the same time. */
-export const FORWARD_WINDOW = 64;
+/** Messages on their way to one peer at the same time, and about how many bytes of bodies: on a slow line each has its answer in time. */
+export const FORWARD_WINDOW = 256;
+export const FORWARD_WINDOW_BYTES = 8 * MIB;
 /** Of these, messages of several pieces; and pieces of them under way to one peer, so that a small message waits behind few. */
 export const LARGE_WINDOW = 2;
 export const PIECE_WINDOW = 2;
