@@ -4,7 +4,7 @@
  * Owns the keys `count/TABLE/PREFIX` and `tally/NAME` in the table `meta`; whoever puts or removes the entries says so here in the same
  * transaction, before it does. A count that is not kept (none there yet, or an older store) is walked once and kept from then on.
  */
-import { getRow, pack, under } from './rows.ts';
+import { getRow, putNumbers, under } from './rows.ts';
 import type { StoreReader, StoreTransaction, Table } from './store.ts';
 
 /** How many entries of `table` begin with `prefix`. */
@@ -16,7 +16,7 @@ export function counted(reader: StoreReader, table: Table, prefix: string): numb
 export function count(tx: StoreTransaction, table: Table, prefix: string, by: 1 | -1): void {
   const n = counted(tx, table, prefix) + by;
   // None is not kept: to walk none costs nothing, and what once had entries leaves nothing behind.
-  if (n > 0) tx.put('meta', countKey(table, prefix), pack({ n }));
+  if (n > 0) putNumbers(tx, 'meta', countKey(table, prefix), { n });
   else tx.remove('meta', countKey(table, prefix));
 }
 
@@ -46,5 +46,5 @@ export function tally<State extends string>(
   const next: Record<State, number> = { ...tallied(tx, name, walk) };
   for (const state of left) next[state] = Math.max(0, next[state] - 1);
   for (const state of entered) next[state] += 1;
-  tx.put('meta', `tally/${name}`, pack(next));
+  putNumbers(tx, 'meta', `tally/${name}`, next);
 }

@@ -4,23 +4,27 @@
  * Owns the order of writes, the group commit, the roll-back of a write that throws, and the translation of LMDB's failures.
  * It does not own the meaning of any record, nor the lock that keeps other processes out (the caller holds it).
  * Invariant: a promise of `write` settles only after the commit that holds it, and everything it read, is on disk; bytes that
- * leave here are copies. `overlappingSync` is off, so `get` never shows what is not on disk.
+ * leave here are copies, but for what `shared` gives. `overlappingSync` is off, so `get` never shows what is not on disk.
  */
-import { open, type Database, type RootDatabase } from 'lmdb';
+import { open, type RootDatabase } from 'lmdb';
 import { mkdirSync, rmSync, statfsSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { AxError } from '../../protocol/errors.ts';
 import { closedError, commitCause, isDiskFault, spaceError, storeError } from './lmdb-errors.ts';
 import { finishCopy, finishStore, prepareStore } from './lmdb-file.ts';
 import type { Prepared } from './lmdb-file.ts';
-import { boundsOf, decoder, LOWEST, merged, NO_ENTRIES, ownBytes } from './lmdb-walk.ts';
-import type { Bounds } from './lmdb-walk.ts';
+import { boundsOf, FORMAT, isWithin, merged, Walks } from './lmdb-walk.ts';
+import type { Bounds, Db } from './lmdb-walk.ts';
+import { Job, Transaction } from './lmdb-job.ts';
+import type { Put } from './lmdb-job.ts';
 import { Overlay } from './overlay.ts';
 import type { Written } from './overlay.ts';
+import { Recent } from './recent.ts';
 import {
-  encodeKey,
+  checkKey,
   STORE_SCHEMA,
   TABLES,
+  type LateValue,
   type OpenedStore,
   type RangeOptions,
   type StoreEntry,
@@ -28,8 +32,6 @@ import {
   type StoreTransaction,
   type Table,
 } from './store.ts';
-
-type Db = Database<Uint8Array, Uint8Array>;
 
 export interface LmdbOptions {
   /** A `put` that would take the pages in use past this many bytes throws `store_full`; removing stays possible. Default: no limit. */
@@ -55,13 +57,9 @@ export async function openLmdbStore(folder: string, options: LmdbOptions = {}): 
   }
 }
 
-/** One waiting write: `attempt` runs its callback inside the transaction, then exactly one of `settle` and `fail` ends it. */
-interface Job {
-  attempt(tx: StoreTransaction): void;
-  /** What the attempt ended with: nothing yet, its result, or what it threw (passed on as it is). */
-  outcome: { readonly value: unknown } | { readonly thrown: Error } | undefined;
-  settle(): void;
-  fail(error: AxError): void;
+interface OpenTable {
+  readonly db: Db;
+  readonly walks: Walks;
 }
 
 class LmdbStore implements OpenedStore {
@@ -70,7 +68,8 @@ class LmdbStore implements OpenedStore {
   readonly #folder: string;
   readonly #sizeLimitBytes: number;
   readonly #root: RootDatabase<Uint8Array, Uint8Array>;
-  readonly #tables: ReadonlyMap<Table, Db>;
+  readonly #tables: ReadonlyMap<Table, OpenTable>;
+  readonly #recent = new Recent();
   #queue: Job[] = [];
   readonly #copies = new Set<Promise<void>>();
   #pumping: Promise<void> | undefined;
@@ -97,9 +96,13 @@ class LmdbStore implements OpenedStore {
       overlappingSync: false,
       eventTurnBatching: false,
     };
-    const format = { encoding: 'binary', keyEncoding: 'binary' } as const;
-    this.#root = open<Uint8Array, Uint8Array>({ ...settings, ...format });
-    this.#tables = new Map(TABLES.map((name) => [name, this.#root.openDB<Uint8Array, Uint8Array>({ name, ...format })]));
+    this.#root = open<Uint8Array, Uint8Array>({ ...settings, encoding: 'binary', keyEncoding: 'binary' });
+    this.#tables = new Map(
+      TABLES.map((name) => {
+        const db: Db = this.#root.openDB({ name, ...FORMAT });
+        return [name, { db, walks: new Walks(db) }];
+      }),
+    );
   }
 
   get schema(): number {
@@ -138,13 +141,27 @@ class LmdbStore implements OpenedStore {
     }
   }
 
-  // Within a commit all three look at what it has written so far, also when they are not called through the transaction.
+  // Within a commit all look at what it has written so far, also when they are not called through the transaction.
 
   get(table: Table, key: string): Uint8Array | undefined {
+    const value = this.shared(table, key);
+    if (value === undefined) return undefined;
+    if (!(value instanceof Uint8Array)) return new Uint8Array(value.bytes());
+    return value === this.#recent.get(table, key) ? new Uint8Array(value) : value;
+  }
+
+  shared(table: Table, key: string): Uint8Array | LateValue | undefined {
     const written = this.#overlay?.get(table, key);
     if (written !== undefined) return written ?? undefined;
-    const bytes = this.#native(table, (db) => db.get(encodeKey(key)));
-    return bytes === undefined ? undefined : ownBytes(bytes);
+    const { db } = this.#open(table);
+    const recent = this.#recent.get(table, key);
+    if (recent !== undefined) return recent;
+    checkKey(key);
+    try {
+      return db.get(key);
+    } catch (error) {
+      throw this.#useError(error);
+    }
   }
 
   range(table: Table, options: RangeOptions = {}): StoreEntry[] {
@@ -152,11 +169,8 @@ class LmdbStore implements OpenedStore {
     if (bounds === undefined) return [];
     const own = this.#ownEntries(table, bounds);
     const entries: StoreEntry[] = [];
-    this.#native(table, (db) => {
-      for (const { key, value } of db.getRange({ ...bounds, limit: bounds.limit + own.size }))
-        entries.push({ key: decoder.decode(key), value: ownBytes(value) });
-    });
-    return own.size === 0 ? entries : merged(entries, own, bounds);
+    this.#walk(table, 'entries', bounds, bounds.limit + (own?.size ?? 0), (entry) => void entries.push(entry as StoreEntry));
+    return own === undefined ? entries : merged(entries, own, bounds);
   }
 
   count(table: Table, options: RangeOptions = {}): number {
@@ -166,44 +180,34 @@ class LmdbStore implements OpenedStore {
     const written =
       options.start !== undefined && options.end === `${options.start}\0` ? this.#overlay?.get(table, options.start) : undefined;
     if (written !== undefined) return written === null ? 0 : 1;
-    if (this.#ownEntries(table, bounds).size > 0) return this.range(table, options).length;
-    let entries = 0;
-    this.#native(table, (db) => {
-      for (const _ of db.getKeys(bounds)) entries++;
-    });
-    return entries;
+    if (this.#ownEntries(table, bounds) !== undefined) return this.range(table, options).length;
+    return this.#walk(table, 'keys', bounds, bounds.limit);
   }
 
-  /** Lets LMDB have what ended jobs wrote in a table, since it is to be walked; returns what the running one wrote within the bounds. */
-  #ownEntries(table: Table, { reverse, start, end }: Bounds): ReadonlyMap<string, Written> {
-    if (this.#overlay === undefined) return NO_ENTRIES;
+  #walk(table: Table, what: 'entries' | 'keys', bounds: Bounds, limit: number, take?: (item: unknown) => void): number {
+    const { inside, outside } = this.#open(table).walks;
+    try {
+      return (this.#overlay === undefined ? outside : inside)[what].run(bounds, limit, take);
+    } catch (error) {
+      throw this.#useError(error);
+    }
+  }
+
+  /** Lets LMDB have what ended jobs wrote in a table, since it is to be walked; returns what the running one wrote within the bounds, if anything. */
+  #ownEntries(table: Table, bounds: Bounds): Map<string, Uint8Array | undefined> | undefined {
+    if (this.#overlay === undefined) return undefined;
     this.#drain(this.#overlay, table);
-    const [low, high] = reverse ? [end, start] : [start, end];
-    const isWithin = (key: Uint8Array): boolean => Buffer.compare(low, key) <= 0 && Buffer.compare(key, high) < 0;
-    return new Map(Array.from(this.#overlay.ofJob(table)).filter(([key]) => isWithin(encodeKey(key))));
+    let own: Map<string, Uint8Array | undefined> | undefined;
+    for (const [key, written] of this.#overlay.ofJob(table))
+      if (isWithin(key, bounds)) (own ??= new Map()).set(key, written === null ? undefined : bytesOf(written));
+    return own;
   }
 
   write<T>(decide: (tx: StoreTransaction) => T): Promise<T> {
     if (this.#state !== 'open') return Promise.reject(closedError());
     if (this.#broken !== undefined) return Promise.reject(this.#broken);
     return new Promise<T>((resolve, reject) => {
-      const job: Job = {
-        outcome: undefined,
-        attempt(tx) {
-          try {
-            const value = decide(tx);
-            if (isThenable(value)) throw new TypeError('a store write is decided synchronously; its callback returned a promise');
-            job.outcome = { value };
-          } catch (thrown) {
-            job.outcome = { thrown: thrown as Error };
-            throw thrown;
-          }
-        },
-        settle: () =>
-          job.outcome !== undefined && 'thrown' in job.outcome ? reject(job.outcome.thrown) : resolve(job.outcome?.value as T),
-        fail: reject,
-      };
-      this.#queue.push(job);
+      this.#queue.push(new Job(decide, resolve as (value: unknown) => void, reject));
       this.#pumping ??= this.#pump();
     });
   }
@@ -212,7 +216,7 @@ class LmdbStore implements OpenedStore {
     const file = statSync(join(this.#folder, 'data.mdb'));
     const disk = statfsSync(this.#folder);
     let entries = 0;
-    for (const table of TABLES) entries += this.#native(table, (db) => statOf(db).entryCount);
+    for (const table of TABLES) entries += statOf(this.#open(table).db).entryCount;
     const fault = this.#broken === undefined ? {} : { fault: this.#broken.message };
     return { path: this.#folder, bytes: file.size, freeBytes: disk.bavail * disk.bsize, entries, ...fault };
   }
@@ -234,12 +238,14 @@ class LmdbStore implements OpenedStore {
 
   async #commit(): Promise<void> {
     let batch: Job[] = [];
+    const overlay = new Overlay();
     try {
       await this.#root.transaction(() => {
         batch = this.#queue.slice();
         // A transaction of its own inside: lmdb commits what an outer one wrote before it threw.
-        void this.#root.childTransaction(() => this.#runQueue(batch));
+        void this.#root.childTransaction(() => this.#runQueue(batch, overlay));
       });
+      overlay.forEach((table, key, written) => this.#recent.take(table, key, written));
       for (const job of batch) job.settle();
     } catch (error) {
       const cause = await commitCause(error);
@@ -252,15 +258,19 @@ class LmdbStore implements OpenedStore {
   }
 
   /** Inside the transaction: runs what waits, as much as one commit may hold, and leaves in `batch` what it ran. A throw undoes all of it. */
-  #runQueue(batch: Job[]): void {
+  #runQueue(batch: Job[], overlay: Overlay): void {
     this.#commitBytes = 0;
     this.#usedBytes = this.#sizeLimitBytes === Infinity ? 0 : this.#countUsedBytes();
-    const overlay = new Overlay();
     this.#overlay = overlay;
     this.#drainFault = undefined;
+    const put: Put = (table, key, written, size) => this.#put(overlay, table, key, written, size);
     let taken = 0;
     try {
-      while (taken < batch.length && this.#commitBytes < MAX_COMMIT_BYTES) this.#runJob(batch[taken++]!, overlay);
+      while (taken < batch.length && this.#commitBytes < MAX_COMMIT_BYTES) {
+        const tx = new Transaction(this, put);
+        overlay.endJob(batch[taken++]!.run(tx));
+        tx.end();
+      }
       this.#drain(overlay);
     } finally {
       this.#overlay = undefined;
@@ -269,77 +279,45 @@ class LmdbStore implements OpenedStore {
     }
   }
 
-  #runJob(job: Job, overlay: Overlay): void {
-    const { tx, end } = this.#transaction(overlay);
-    try {
-      job.attempt(tx);
-      overlay.endJob(true);
-    } catch (error) {
-      overlay.endJob(false);
-      if (job.outcome === undefined || !('thrown' in job.outcome))
-        job.outcome = { thrown: storeError(error, `cannot write to the store in ${this.#folder}`) };
-    } finally {
-      end();
-    }
-  }
-
   /** Lets LMDB have what ended jobs wrote, in one table or in all. Once that fails the commit is lost, whatever a job makes of the error. */
   #drain(overlay: Overlay, only?: Table): void {
     if (this.#drainFault !== undefined) throw this.#drainFault;
     try {
-      overlay.drain((table, key, value) => {
-        this.#native(table, (db) => void (value === null ? db.remove(encodeKey(key)) : db.put(encodeKey(key), value)));
+      overlay.drain((table, key, written) => {
+        this.#recent.forget(table, key);
+        const { db } = this.#open(table);
+        void (written === null ? db.remove(key) : db.put(key, bytesOf(written)));
       }, only);
     } catch (error) {
-      this.#drainFault = error as Error;
-      throw error;
+      this.#drainFault = this.#useError(error);
+      throw this.#drainFault;
     }
   }
 
-  #transaction(overlay: Overlay): { tx: StoreTransaction; end: () => void } {
-    let live = true;
-    const check = (): void => {
-      if (!live) throw new Error('this store transaction has ended');
-    };
-    const tx: StoreTransaction = {
-      get: (table, key) => (check(), this.get(table, key)),
-      range: (table, options) => (check(), this.range(table, options)),
-      count: (table, options) => (check(), this.count(table, options)),
-      put: (table, key, value) => (check(), this.#put(overlay, table, key, value)),
-      remove: (table, key) => {
-        check();
-        encodeKey(key);
-        overlay.set(table, key, null);
-      },
-    };
-    return { tx, end: () => void (live = false) };
-  }
-
-  #put(overlay: Overlay, table: Table, key: string, value: Uint8Array): void {
-    const bytes = value.length + encodeKey(key).length;
-    if (this.#usedBytes + this.#commitBytes + bytes > this.#sizeLimitBytes) {
+  #put(overlay: Overlay, table: Table, key: string, written: Written, size: number): void {
+    const bytes = size + checkKey(key);
+    if (written !== null && this.#usedBytes + this.#commitBytes + bytes > this.#sizeLimitBytes) {
       throw new AxError('store_full', `the store in ${this.#folder} is at its limit of ${this.#sizeLimitBytes} bytes`, {
         details: { limit_bytes: this.#sizeLimitBytes },
       });
     }
-    overlay.set(table, key, value);
-    this.#commitBytes += bytes;
+    overlay.set(table, key, written);
+    if (written !== null) this.#commitBytes += bytes;
   }
 
-  #native<T>(table: Table, call: (db: Db) => T): T {
+  #open(table: Table): OpenTable {
     if (this.#state === 'closed') throw closedError();
-    const db = this.#tables.get(table);
-    if (db === undefined) throw new TypeError(`there is no table ${table}`);
-    try {
-      return call(db);
-    } catch (error) {
-      if (error instanceof RangeError) throw error;
-      throw storeError(error, `cannot use the store in ${this.#folder}`);
-    }
+    const found = this.#tables.get(table);
+    if (found === undefined) throw new TypeError(`there is no table ${table}`);
+    return found;
+  }
+
+  #useError(error: unknown): AxError {
+    return storeError(error, `cannot use the store in ${this.#folder}`);
   }
 
   #countUsedBytes(): number {
-    const stats = [...this.#tables.values()].map(statOf);
+    const stats = Array.from(this.#tables.values(), ({ db }) => statOf(db));
     const { free, root, pageSize } = stats[0]!;
     const pages = [free, root, ...stats].reduce(
       (sum, tree) => sum + tree.treeBranchPageCount + tree.treeLeafPageCount + tree.overflowPages,
@@ -355,7 +333,7 @@ class LmdbStore implements OpenedStore {
   #panicError(): AxError | undefined {
     try {
       this.#root.resetReadTxn();
-      this.#root.get(LOWEST);
+      this.#root.get(Uint8Array.of(0));
       return undefined;
     } catch (error) {
       return storeError(error, `the store in ${this.#folder} can no longer be used until the daemon is started again`);
@@ -371,6 +349,10 @@ class LmdbStore implements OpenedStore {
   }
 }
 
+function bytesOf(value: Uint8Array | LateValue): Uint8Array {
+  return value instanceof Uint8Array ? value : value.bytes();
+}
+
 interface TreeStat {
   readonly pageSize: number;
   readonly entryCount: number;
@@ -381,8 +363,4 @@ interface TreeStat {
 
 function statOf(db: Db): TreeStat & { readonly root: TreeStat; readonly free: TreeStat } {
   return db.getStats() as TreeStat & { readonly root: TreeStat; readonly free: TreeStat };
-}
-
-function isThenable(value: unknown): boolean {
-  return typeof value === 'object' && value !== null && 'then' in value && typeof value.then === 'function';
 }

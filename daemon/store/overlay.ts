@@ -1,57 +1,88 @@
 /**
- * The writes of one commit that LMDB does not have yet: each key with the last value it got.
+ * The writes of one commit: each key with the last value it got, and which of them LMDB does not have yet.
  *
- * Owns their undoing (a job that throws leaves nothing) and their order on the way to LMDB. A row that many jobs of a commit change, a
- * counter for one, is written once. Knows nothing of LMDB: the store looks here first, and puts what `drain` hands out.
+ * Owns their undoing (a job that throws leaves nothing). A row that many jobs of a commit change, a counter for one, is written once.
+ * Knows nothing of LMDB: the store looks here first, and puts what `drain` hands out.
  * Invariant: what a job wrote is seen by that job at once, and by later jobs only when it has ended well.
  */
-import type { Table } from './store.ts';
+import type { LateValue, Table } from './store.ts';
 
 /** A value that was put, or null: the key was removed. */
-export type Written = Uint8Array | null;
-type Layer = Map<Table, Map<string, Written>>;
+export type Written = Uint8Array | LateValue | null;
+
+/** One key of a table. Undefined: nothing was written, the store below decides. */
+interface Entry {
+  readonly key: string;
+  written: Written | undefined;
+  /** The running job has written it; `before` is what it was. */
+  isOfJob: boolean;
+  before: Written | undefined;
+  /** The store below does not have it. */
+  isPending: boolean;
+}
+
+interface Layer {
+  readonly entries: Map<string, Entry>;
+  pending: Entry[];
+}
 
 export class Overlay {
-  /** Of the jobs that have ended well. */
-  #kept: Layer = new Map();
-  /** Of the job that runs. */
-  #job: Layer = new Map();
+  readonly #layers = new Map<Table, Layer>();
+  /** What the running job has written. */
+  readonly #job: Entry[] = [];
 
   /** What was written under a key; undefined when nothing was and the store below decides. */
   get(table: Table, key: string): Written | undefined {
-    const own = this.#job.get(table)?.get(key);
-    return own === undefined ? this.#kept.get(table)?.get(key) : own;
+    return this.#layers.get(table)?.entries.get(key)?.written;
   }
 
-  set(table: Table, key: string, value: Written): void {
-    put(this.#job, table, key, value);
+  set(table: Table, key: string, written: Written): void {
+    let layer = this.#layers.get(table);
+    if (layer === undefined) this.#layers.set(table, (layer = { entries: new Map(), pending: [] }));
+    let entry = layer.entries.get(key);
+    if (entry === undefined) {
+      entry = { key, written: undefined, isOfJob: false, before: undefined, isPending: false };
+      layer.entries.set(key, entry);
+    }
+    if (!entry.isPending) layer.pending.push(entry);
+    if (!entry.isOfJob) this.#job.push(entry);
+    if (!entry.isOfJob) entry.before = entry.written;
+    entry.isPending = true;
+    entry.isOfJob = true;
+    entry.written = written;
   }
 
   /** The job has ended: what it wrote counts from now on, or is forgotten. */
   endJob(isKept: boolean): void {
-    if (isKept) for (const [table, entries] of this.#job) for (const [key, value] of entries) put(this.#kept, table, key, value);
-    this.#job = new Map();
+    for (const entry of this.#job) {
+      if (!isKept) entry.written = entry.before;
+      entry.before = undefined;
+      entry.isOfJob = false;
+    }
+    this.#job.length = 0;
   }
 
-  /** Hands what ended jobs wrote to the store below, of one table or of all, in the order of the keys; it is forgotten here. */
-  drain(write: (table: Table, key: string, value: Written) => void, only?: Table): void {
-    for (const [table, entries] of this.#kept) {
+  /** Hands what ended jobs wrote to the store below, of one table or of all. */
+  drain(write: (table: Table, key: string, written: Written) => void, only?: Table): void {
+    for (const [table, layer] of this.#layers) {
       if (only !== undefined && table !== only) continue;
-      for (const key of Array.from(entries.keys()).sort()) write(table, key, entries.get(key)!);
-      this.#kept.delete(table);
+      for (const entry of layer.pending) {
+        if (entry.isOfJob) continue;
+        if (entry.written !== undefined) write(table, entry.key, entry.written);
+        entry.isPending = false;
+      }
+      layer.pending = layer.pending.filter((entry) => entry.isPending);
     }
   }
 
-  /** What the running job wrote in a table. */
-  ofJob(table: Table): ReadonlyMap<string, Written> {
-    return this.#job.get(table) ?? NOTHING;
+  /** What the running job wrote in a table that was drained. */
+  *ofJob(table: Table): Iterable<readonly [string, Written]> {
+    for (const { key, written } of this.#layers.get(table)?.pending ?? []) if (written !== undefined) yield [key, written];
   }
-}
 
-const NOTHING: ReadonlyMap<string, Written> = new Map();
-
-function put(layer: Layer, table: Table, key: string, value: Written): void {
-  const entries = layer.get(table);
-  if (entries === undefined) layer.set(table, new Map([[key, value]]));
-  else entries.set(key, value);
+  /** All that was written in the commit. */
+  forEach(call: (table: Table, key: string, written: Written) => void): void {
+    for (const [table, { entries }] of this.#layers)
+      for (const { key, written } of entries.values()) if (written !== undefined) call(table, key, written);
+  }
 }

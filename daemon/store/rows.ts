@@ -7,7 +7,8 @@
 import { createHash } from 'node:crypto';
 import { decode, encode } from '../../protocol/codec.ts';
 import { AxError } from '../../protocol/errors.ts';
-import type { StoreReader, StoreTransaction, Table } from './store.ts';
+import { LATE_BYTES } from './store.ts';
+import type { LateValue, StoreReader, StoreTransaction, Table } from './store.ts';
 
 const DIGITS = 15;
 export const NOTHING = new Uint8Array(0);
@@ -38,8 +39,37 @@ export function unpack<T>(bytes: Uint8Array): T {
 }
 
 export function getRow<T>(reader: StoreReader, table: Table, key: string): T | undefined {
-  const bytes = reader.get(table, key);
-  return bytes === undefined ? undefined : unpack<T>(bytes);
+  const value = reader.shared === undefined ? reader.get(table, key) : reader.shared(table, key);
+  if (value === undefined) return undefined;
+  return value instanceof Uint8Array ? unpack<T>(value) : (value.row as T);
+}
+
+/** A row of a few numbers, encoded only if it is written. */
+class Counter implements LateValue {
+  readonly row: Numbers;
+  #bytes: Uint8Array | undefined;
+
+  constructor(row: Numbers) {
+    this.row = row;
+  }
+
+  bytes(): Uint8Array {
+    return (this.#bytes ??= encode(this.row));
+  }
+}
+
+export type Numbers = Readonly<Record<string, number>>;
+
+/** Puts a row of whole numbers that write after write changes: it must not change any more, and has few and short names. */
+export function putNumbers(tx: StoreTransaction, table: Table, key: string, row: Numbers): void {
+  if (tx.putLate === undefined) return tx.put(table, key, pack(row));
+  let bytes = 1;
+  for (const name in row) {
+    if (!Number.isSafeInteger(row[name])) throw new TypeError(`${name} of ${key} is no whole number`);
+    bytes += name.length + 10;
+  }
+  if (bytes > LATE_BYTES) throw new TypeError(`${key} has too many numbers`);
+  tx.putLate(table, key, new Counter(row));
 }
 
 /** Rows kept decoded by their keys. */
@@ -82,7 +112,7 @@ export class KnownRows<T extends object> {
 /** The next number of a named sequence, from 1; taken for good when the transaction commits. */
 export function nextSeq(tx: StoreTransaction, name: string): number {
   const next = lastSeq(tx, name) + 1;
-  tx.put('meta', `seq/${name}`, pack({ last: next }));
+  putNumbers(tx, 'meta', `seq/${name}`, { last: next });
   return next;
 }
 
@@ -98,7 +128,7 @@ export function keptRunning(reader: StoreReader): number {
 
 /** Makes the running time durable together with what is counted in it: after a crash it begins behind nothing of that. */
 export function keepRunning(tx: StoreTransaction, ms: number): void {
-  tx.put('meta', 'running', pack({ ms }));
+  putNumbers(tx, 'meta', 'running', { ms });
 }
 
 /** Keys that begin with `prefix`, as bounds for a range. */

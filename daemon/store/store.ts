@@ -35,16 +35,33 @@ export const STORE_SCHEMA = 3;
 /** The longest key, in bytes of UTF-8. */
 export const MAX_KEY_BYTES = 400;
 
-/** The bytes a key is ordered by. Throws RangeError (a programmer’s error) unless it is 1 to MAX_KEY_BYTES bytes of well-formed text. */
-export function encodeKey(key: string): Uint8Array {
-  const bytes = encoder.encode(key);
-  if (bytes.length === 0 || bytes.length > MAX_KEY_BYTES)
-    throw new RangeError(`a store key has 1 to ${MAX_KEY_BYTES} bytes, not ${bytes.length}`);
-  if (!key.isWellFormed()) throw new RangeError('a store key is well-formed text; two broken ones would be stored as the same key');
+/** How many bytes of UTF-8 a key has. Throws RangeError (a programmer’s error) unless it is 1 to MAX_KEY_BYTES of well-formed text. */
+export function checkKey(key: string): number {
+  let bytes = key.length;
+  for (let i = 0; i < bytes; i++) {
+    if (key.charCodeAt(i) < 0x80 && i < MAX_KEY_BYTES) continue;
+    if (!key.isWellFormed()) throw new RangeError('a store key is well-formed text; two broken ones would be stored as the same key');
+    bytes = Buffer.byteLength(key);
+    break;
+  }
+  if (bytes === 0 || bytes > MAX_KEY_BYTES) throw new RangeError(`a store key has 1 to ${MAX_KEY_BYTES} bytes, not ${bytes}`);
   return bytes;
 }
 
-const encoder = new TextEncoder();
+/** The order of the keys' UTF-8 bytes. It differs from that of JavaScript strings only where a surrogate meets a unit above them. */
+export function compareKeys(a: string, b: string): number {
+  const length = Math.min(a.length, b.length);
+  for (let i = 0; i < length; i++) {
+    const x = a.charCodeAt(i);
+    const y = b.charCodeAt(i);
+    if (x !== y) return rank(x) - rank(y);
+  }
+  return a.length - b.length;
+}
+
+function rank(unit: number): number {
+  return unit >= 0xd800 && unit < 0xe000 ? unit + 0x10000 : unit;
+}
 
 /** Bounds of an ordered walk, in the order of the keys' UTF-8 bytes. `start` is included, `end` is not; `reverse` begins below `end`. */
 export interface RangeOptions {
@@ -59,9 +76,21 @@ export interface StoreEntry {
   readonly value: Uint8Array;
 }
 
+/** A value whose bytes are made only when they are needed: of a counter that many jobs of a commit change, the last one is written. */
+export interface LateValue {
+  /** Does not change any more. */
+  readonly row: object;
+  /** The bytes of the row, at most LATE_BYTES, for reading; never throws. */
+  bytes(): Uint8Array;
+}
+
+export const LATE_BYTES = 256;
+
 export interface StoreReader {
   /** The value, or undefined. The bytes are the caller's: they stay valid. */
   get(table: Table, key: string): Uint8Array | undefined;
+  /** The value as `get` gives it, but what the store has at hand as it was put: nobody changes that. Where it is missing `get` serves. */
+  shared?(table: Table, key: string): Uint8Array | LateValue | undefined;
   /** Entries in key order, read at once into an array (never an iterator held over an await). */
   range(table: Table, options?: RangeOptions): StoreEntry[];
   /** How many entries lie within the bounds (`limit` caps the count). */
@@ -71,6 +100,8 @@ export interface StoreReader {
 export interface StoreTransaction extends StoreReader {
   /** The bytes are the store's from here on: nobody changes them any more, also where `get` hands them out within the same write. */
   put(table: Table, key: string, value: Uint8Array): void;
+  /** A put as any other, of what is put again and again. Where it is missing `put` serves. */
+  putLate?(table: Table, key: string, value: LateValue): void;
   remove(table: Table, key: string): void;
 }
 

@@ -8,12 +8,12 @@ import { AxError } from '../../protocol/errors.ts';
 import { RETRY_CAP_MS } from '../../protocol/limits.ts';
 import type { Limits } from '../../protocol/limits.ts';
 import { SEAL_OVERHEAD } from '../../protocol/seal.ts';
-import { getRow, pack } from './rows.ts';
+import { getRow, putNumbers } from './rows.ts';
 import type { StoreReader, StoreTransaction } from './store.ts';
 
 /** Adds to what a peer takes, or takes away from it. AxError `limit` when an addition would pass a bound. */
 export function weigh(tx: StoreTransaction, limits: Limits, what: 'waiting' | 'kept', host: string, messages: number, bytes: number): void {
-  tx.put('meta', `${what}/${host}`, pack(weighed(tx, limits, what, host, messages, bytes)));
+  putNumbers(tx, 'meta', `${what}/${host}`, weighed(tx, limits, what, host, messages, bytes));
 }
 
 /** What `weigh` would put, or throw; changes nothing. */

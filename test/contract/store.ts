@@ -8,6 +8,7 @@ import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, test } from 'node:test';
 import fc from 'fast-check';
 import { MAX_KEY_BYTES, type RangeOptions, type Store, type StoreReader, type StoreTransaction } from '../../daemon/store/store.ts';
+import { commitRules } from './store-commits.ts';
 
 export interface StoreSetup {
   readonly store: Store;
@@ -47,10 +48,12 @@ export function storeContract(name: string, open: () => Promise<StoreSetup>): vo
     writingRules(context);
     limitRules(context);
     orderRules(context);
+    commitRules(context);
   });
 }
 
-interface Context {
+/** What the rules are checked with. */
+export interface Context {
   readonly store: () => Store;
   readonly write: <T>(decide: (tx: StoreTransaction) => T) => Promise<T>;
   readonly wait: <T>(promise: Promise<T>) => Promise<T>;

@@ -7,7 +7,8 @@
  */
 import { AxError } from '../../protocol/errors.ts';
 import {
-  encodeKey,
+  checkKey,
+  compareKeys,
   TABLES,
   type RangeOptions,
   type Store,
@@ -146,7 +147,7 @@ export class SimStore implements Store {
     };
     const change = (table: Table, key: string, value: Uint8Array | undefined): void => {
       check();
-      encodeKey(key);
+      checkKey(key);
       const kept = value === undefined ? undefined : new Uint8Array(value);
       undo.push({ table, key, value: this.get(table, key) });
       write.changes.push({ table, key, value: kept });
@@ -235,7 +236,7 @@ class SimTable {
   }
 
   get(key: string): Uint8Array | undefined {
-    encodeKey(key);
+    checkKey(key);
     const value = this.#values.get(key);
     return value === undefined ? undefined : new Uint8Array(value);
   }
@@ -273,20 +274,6 @@ class SimTable {
     }
     return low;
   }
-}
-
-/** The order of the keys' UTF-8 bytes. It differs from that of JavaScript strings only where a surrogate meets a unit above them. */
-function compareKeys(a: string, b: string): number {
-  const length = Math.min(a.length, b.length);
-  for (let i = 0; i < length; i++) {
-    const [x, y] = [a.charCodeAt(i), b.charCodeAt(i)];
-    if (x !== y) return rank(x) - rank(y);
-  }
-  return a.length - b.length;
-}
-
-function rank(unit: number): number {
-  return unit >= 0xd800 && unit < 0xe000 ? unit + 0x10000 : unit;
 }
 
 function copyImage(image?: StoreImage): Map<Table, SimTable> {

@@ -4,18 +4,26 @@ import { openLmdbStore } from '../../../daemon/store/lmdb.ts';
 
 const store = await openLmdbStore(process.argv[2] ?? assert.fail('no folder'));
 const big = (fill: number): Uint8Array => new Uint8Array(700_000).fill(fill);
-await store.write((tx) => tx.put('inbox_body', 'first', big(1)));
+await store.write((tx) => {
+  tx.put('inbox_body', 'first', big(1));
+  tx.put('meta', 'state', Uint8Array.of(1));
+});
 
 let full = 0;
 for (let round = 0; round < 3; round++) {
   const both = [
-    store.write((tx) => tx.put('inbox_body', 'second', big(2).fill(round))),
+    store.write((tx) => {
+      tx.put('inbox_body', 'second', big(2).fill(round));
+      tx.put('meta', 'state', Uint8Array.of(2));
+      tx.put('meta', 'new', Uint8Array.of(2));
+    }),
     store.write((tx) => tx.put('inbox_body', 'third', new Uint8Array(1_500_000))),
   ];
   const ends = await Promise.allSettled(both);
   for (const end of ends) assert.ok(end.status === 'rejected' && end.reason.code === 'store_full', JSON.stringify(end));
   assert.equal(store.get('inbox_body', 'second'), undefined);
   assert.equal(store.count('inbox_body'), 1);
+  assert.deepEqual([store.get('meta', 'state'), store.get('meta', 'new')], [Uint8Array.of(1), undefined]);
   full++;
 }
 console.log(`full ${full}`);

@@ -241,6 +241,48 @@ function lastTransaction(folder: string): bigint {
   return first > second ? first : second;
 }
 
+test('a row that was just put is handed out as it was put, until another write changes or removes it; get gives a copy', async () => {
+  const store = await openLmdbStore(freshFolder());
+  const row = value(1);
+  const late = { row: { n: 1 }, bytes: () => value(3, 5) };
+  const shared = (key: string): unknown => store.shared?.('meta', key);
+  await store.write((tx) => {
+    tx.put('meta', 'row', row);
+    tx.putLate?.('meta', 'late', late);
+    assert.deepEqual([tx.shared?.('meta', 'row'), tx.shared?.('meta', 'late')], [row, late]);
+    assert.deepEqual(tx.range('meta'), [
+      { key: 'late', value: value(3, 5) },
+      { key: 'row', value: row },
+    ]);
+  });
+  assert.ok(shared('row') === row && shared('late') === late);
+  for (const key of ['row', 'late']) store.get('meta', key)?.fill(9);
+  assert.deepEqual([store.get('meta', 'row'), store.get('meta', 'late'), row], [value(1), value(3, 5), value(1)]);
+  await assert.rejects(
+    store.write((tx) => [tx.put('meta', 'row', value(2)), tx.remove('meta', 'late'), assert.fail('no')]),
+    { message: 'no' },
+  );
+  assert.ok(shared('row') === row && shared('late') === late);
+  await store.write((tx) => [tx.put('meta', 'row', value(4)), tx.remove('meta', 'late')]);
+  assert.deepEqual([shared('row'), shared('late'), store.count('meta')], [value(4), undefined, 1]);
+  await store.close();
+  assert.throws(() => shared('row'), { code: 'shutting_down' });
+});
+
+test('what was put is found however much was put after it', async () => {
+  const folder = freshFolder();
+  const store = await openLmdbStore(folder);
+  for (let round = 0; round < 5; round++)
+    await store.write((tx) => {
+      for (let i = 0; i < 200; i++) tx.put('meta', `${round}/${i}`, value(round));
+      if (round > 0) tx.remove('meta', `${round - 1}/0`);
+    });
+  for (let round = 0; round < 5; round++)
+    for (let i = 0; i < 200; i++)
+      assert.deepEqual(store.get('meta', `${round}/${i}`), round < 4 && i === 0 ? undefined : value(round), `${round}/${i}`);
+  await store.close();
+});
+
 test('a full file refuses with store_full, shows nothing of it, raises nothing unhandled, and goes on when there is room', () => {
   const folder = freshFolder();
   const script = join(import.meta.dirname, 'full-child.ts');
