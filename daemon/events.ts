@@ -9,7 +9,7 @@ import { AxError } from '../protocol/errors.ts';
 import type { EventType } from '../protocol/states.ts';
 import type { Clock } from './clock/clock.ts';
 import { getRow, lastSeq, nextSeq, NOTHING, pack, seqKey, under, unpack } from './store/rows.ts';
-import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
+import type { Store, StoreReader, StoreTransaction, Table } from './store/store.ts';
 
 export interface Event {
   readonly seq: number;
@@ -123,6 +123,7 @@ export class Events {
   watch(store: Store): Store {
     return {
       get: (table, key) => store.get(table, key),
+      ...(store.shared === undefined ? {} : { shared: (table: Table, key: string) => store.shared?.(table, key) }),
       range: (table, options) => store.range(table, options),
       count: (table, options) => store.count(table, options),
       status: () => store.status(),
