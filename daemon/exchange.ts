@@ -238,7 +238,7 @@ export class Exchange {
     // The link would dial by itself: to a host that was not greeted since, and may have another protocol or not know this one any more.
     if (request.type !== 'sessions' && !greeting.isReady(host))
       throw new AxError('unavailable', 'the host is not ready', { details: { sent: false } });
-    const bytes = await within(clock, timeoutMs, (signal) => link.request(host, 'wire', encodeRequest(request), signal));
+    const bytes = await within(clock, timeoutMs, (limit) => link.request(host, 'wire', encodeRequest(request), limit));
     const answer = readAnswer(bytes);
     if (answer.ok) return answer.fields;
     const isOwners = answer.refusal.code === 'untrusted_peer' || answer.refusal.code === 'grant_missing';

@@ -184,8 +184,8 @@ export class Greeting {
   /** One hello, its answer taken in. AxError as the link throws, or `update_required`, `untrusted_peer`. */
   async hello(host: HostId): Promise<HostView> {
     const { link, clock, nonce } = this.#deps;
-    const bytes = await within(clock, REQUEST_TIMEOUT_MS, (signal) =>
-      link.request(host, 'hello', encodeHello({ range: PEER_PROTOCOL, version: AX_VERSION, nonce }), signal),
+    const bytes = await within(clock, REQUEST_TIMEOUT_MS, (limit) =>
+      link.request(host, 'hello', encodeHello({ range: PEER_PROTOCOL, version: AX_VERSION, nonce }), limit),
     );
     const answer = readHelloAnswer(bytes);
     const view = this.view(host);

@@ -142,12 +142,12 @@ export class Pairing {
       ]),
     );
     try {
-      const bytes = await within(clock, REQUEST_TIMEOUT_MS, (signal) =>
+      const bytes = await within(clock, REQUEST_TIMEOUT_MS, (limit) =>
         link.request(
           code.host,
           'wire',
           encodeRequest({ type: 'pair', invite: code.invite, secret: code.secret, name: ownName(), addresses: ownAddresses().slice(0, 8) }),
-          signal,
+          limit,
         ),
       );
       const answer = readAnswer(bytes);

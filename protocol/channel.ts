@@ -6,6 +6,7 @@
  * keep-alive and is answered with no payload. Frozen with the hello protocol: both channels use it.
  */
 import { AxError } from './errors.ts';
+import { FRAME_HEADER_BYTES, frameHeader, writeUint32 } from './frame.ts';
 import { MAX_FRAME_BYTES } from './limits.ts';
 
 export const CHANNEL_HEADER_BYTES = 5;
@@ -29,10 +30,19 @@ export interface ChannelFrame {
 
 /** The header for one payload. */
 export function channelHeader(kind: ChannelKind, number: number): Uint8Array {
-  const header = new Uint8Array(CHANNEL_HEADER_BYTES);
-  header[0] = kind === 'request' ? 1 : 2;
-  new DataView(header.buffer).setUint32(1, number);
-  return header;
+  return writeHeader(new Uint8Array(CHANNEL_HEADER_BYTES), 0, kind, number);
+}
+
+/** All that stands in front of one payload: the frame's header and this one. Throws as frameHeader. */
+export function channelFrameHeader(kind: ChannelKind, number: number, payloadBytes: number): Uint8Array {
+  const header = frameHeader(CHANNEL_HEADER_BYTES + payloadBytes, MAX_CHANNEL_FRAME_BYTES, CHANNEL_HEADER_BYTES);
+  return writeHeader(header, FRAME_HEADER_BYTES, kind, number);
+}
+
+function writeHeader(bytes: Uint8Array, at: number, kind: ChannelKind, number: number): Uint8Array {
+  bytes[at] = kind === 'request' ? 1 : 2;
+  writeUint32(bytes, at + 1, number);
+  return bytes;
 }
 
 /** Takes a frame of the kind this side of the stream may receive apart; AxError `protocol_violation` for anything else. */
@@ -40,7 +50,7 @@ export function parseChannelFrame(frame: Uint8Array, expected: ChannelKind): Cha
   if (frame.length < CHANNEL_HEADER_BYTES) throw new AxError('protocol_violation', 'a frame too short for its header');
   const kind = frame[0] === 1 ? 'request' : frame[0] === 2 ? 'answer' : undefined;
   if (kind !== expected) throw new AxError('protocol_violation', `a frame that is no ${expected}`);
-  const number = new DataView(frame.buffer, frame.byteOffset, frame.byteLength).getUint32(1);
+  const number = frame[1]! * 2 ** 24 + ((frame[2]! << 16) | (frame[3]! << 8) | frame[4]!);
   if (number === 0) throw new AxError('protocol_violation', 'requests are counted from 1');
   return { kind, number, payload: frame.subarray(CHANNEL_HEADER_BYTES) };
 }

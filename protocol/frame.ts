@@ -1,85 +1,127 @@
 /**
  * The framing of the peer wire and of the control socket: four bytes of length, big-endian, then the payload.
  *
- * Owns the two directions and nothing of what a payload means. Framing goes through it-pipe and it-length-prefixed with a
- * fixed 32-bit length in place of their varint.
+ * Owns the two directions and nothing of what a payload means. Both are synchronous: who reads asks for frames as long as it wants some, and
+ * all that one chunk brought can be handled in one turn.
  * Invariant: a length that is zero or over the limit is refused when its four bytes are there, before any payload is kept;
  * a framing fault is AxError `protocol_violation` and nothing else. Errors of the source itself pass through untouched.
  */
-import { decode } from 'it-length-prefixed';
-import type { LengthDecoderFunction } from 'it-length-prefixed';
-import { pipe } from 'it-pipe';
-import type { Uint8ArrayList } from 'uint8arraylist';
 import { AxError } from './errors.ts';
 import { MAX_FRAME_BYTES } from './limits.ts';
 
 /** Bytes in front of each payload. */
 export const FRAME_HEADER_BYTES = 4;
 
-const LIBRARY_FAULTS = new Set(['ERR_INVALID_MSG_LENGTH', 'ERR_MSG_DATA_TOO_LONG', 'ERR_MSG_LENGTH_TOO_LONG', 'ERR_UNEXPECTED_EOF']);
-
 /** One frame as one buffer; AxError `too_large` over `maxBytes`, `invalid_argument` for an empty payload. */
 export function encodeFrame(payload: Uint8Array, maxBytes: number = MAX_FRAME_BYTES): Uint8Array {
-  const frame = new Uint8Array(FRAME_HEADER_BYTES + payload.length);
-  frame.set(frameHeader(payload.length, maxBytes));
+  const frame = frameHeader(payload.length, maxBytes, payload.length);
   frame.set(payload, FRAME_HEADER_BYTES);
   return frame;
 }
 
-/** The header alone, for a payload written in parts right behind it; throws as encodeFrame. */
-export function frameHeader(payloadBytes: number, maxBytes: number = MAX_FRAME_BYTES): Uint8Array {
+/** The header alone, for a payload written in parts right behind it, with room for the first `room` bytes of that; throws as encodeFrame. */
+export function frameHeader(payloadBytes: number, maxBytes: number = MAX_FRAME_BYTES, room = 0): Uint8Array {
   if (payloadBytes === 0) throw new AxError('invalid_argument', 'a frame holds at least one byte');
   if (payloadBytes > maxBytes) {
     throw new AxError('too_large', `a frame of ${payloadBytes} bytes; at most ${maxBytes} are allowed`, { details: { limit: maxBytes } });
   }
-  const header = new Uint8Array(FRAME_HEADER_BYTES);
-  new DataView(header.buffer).setUint32(0, payloadBytes);
+  const header = new Uint8Array(FRAME_HEADER_BYTES + room);
+  writeUint32(header, 0, payloadBytes);
   return header;
 }
 
+/** Writes a whole number below 2^32, big-endian. */
+export function writeUint32(bytes: Uint8Array, at: number, value: number): void {
+  bytes[at] = value >>> 24;
+  bytes[at + 1] = value >>> 16;
+  bytes[at + 2] = value >>> 8;
+  bytes[at + 3] = value;
+}
+
 /**
- * The payloads of the frames in `source`, each 1 to `maxBytes` long, in order. Ends when the source ends between two
- * frames. Throws AxError `protocol_violation` for a bad length or an end inside a frame. Pulls only when pulled, so the
- * source's own back-pressure reaches its writer. A `maxBytes` that may change is a function, asked at each length.
+ * Takes bytes as they come and gives the payloads of the frames in them, each 1 to `maxBytes` long, in order. A payload that lies in one chunk
+ * is a view on it, any other is copied together once. A `maxBytes` that may change is a function, asked at each length.
  */
-export async function* readFrames(
-  source: AsyncIterable<Uint8Array | Uint8ArrayList>,
-  maxBytes: number | (() => number) = MAX_FRAME_BYTES,
-): AsyncGenerator<Uint8Array, void, undefined> {
-  // The library notices an end inside length or payload, but not one exactly between the two: this flag does.
-  let payloadDue = false;
-  const limit = typeof maxBytes === 'number' ? (): number => maxBytes : maxBytes;
-  const options = {
-    lengthDecoder: lengthDecoder(limit),
-    maxLengthLength: FRAME_HEADER_BYTES,
-    maxDataLength: Number.MAX_SAFE_INTEGER, // the decoder of lengths refuses what is too long
-    onLength: () => void (payloadDue = true),
-    onData: () => void (payloadDue = false),
-  };
-  const frames = pipe(source, (bytes: AsyncIterable<Uint8Array | Uint8ArrayList>) => decode(bytes, options));
-  try {
-    for await (const frame of frames) yield frame.subarray();
-  } catch (error) {
-    throw asViolation(error);
+export class FrameReader {
+  readonly #limit: () => number;
+  /** Not taken yet; the first from `#at` on. */
+  #chunks: Uint8Array[] = [];
+  #at = 0;
+  #held = 0;
+  /** The payload whose length was read, if any: its length, and its bytes so far when they come in several chunks. */
+  #due = 0;
+  #filling: Uint8Array | undefined;
+  #filled = 0;
+
+  constructor(maxBytes: number | (() => number) = MAX_FRAME_BYTES) {
+    this.#limit = typeof maxBytes === 'number' ? (): number => maxBytes : maxBytes;
   }
-  if (payloadDue) throw new AxError('protocol_violation', 'the bytes end inside a frame');
-}
 
-function lengthDecoder(limit: () => number): LengthDecoderFunction {
-  const read = (buffer: Uint8ArrayList): number => {
-    // The library takes a RangeError as "not enough bytes yet".
-    if (buffer.byteLength < FRAME_HEADER_BYTES) throw new RangeError('length not complete');
-    const length = buffer.getUint32(0);
+  /** Bytes that came and belong to no frame given out yet. */
+  get heldBytes(): number {
+    return this.#held + this.#filled;
+  }
+
+  /** Takes the next bytes of the source in. Looks at nothing. */
+  push(chunk: Uint8Array): void {
+    if (chunk.length === 0) return;
+    this.#chunks.push(chunk);
+    this.#held += chunk.length;
+  }
+
+  /** The next whole payload, or undefined as long as there is none. Throws AxError `protocol_violation` for a bad length. */
+  next(): Uint8Array | undefined {
+    if (this.#due === 0) {
+      if (this.#held < FRAME_HEADER_BYTES) return undefined;
+      this.#due = this.#readLength();
+    }
+    if (this.#filling === undefined) {
+      const first = this.#chunks[0];
+      if (first !== undefined && first.length - this.#at >= this.#due) return this.#done(this.#take(this.#due));
+      this.#filling = new Uint8Array(this.#due);
+    }
+    while (this.#filled < this.#due && this.#held > 0) {
+      const part = this.#take(Math.min(this.#due - this.#filled, this.#chunks[0]!.length - this.#at));
+      this.#filling.set(part, this.#filled);
+      this.#filled += part.length;
+    }
+    return this.#filled < this.#due ? undefined : this.#done(this.#filling);
+  }
+
+  /** No more bytes will come. Throws AxError `protocol_violation` inside a frame; frames that are whole must have been taken. */
+  end(): void {
+    if (this.#due > 0 || this.#held > 0) throw new AxError('protocol_violation', 'the bytes end inside a frame');
+  }
+
+  #done(payload: Uint8Array): Uint8Array {
+    this.#due = this.#filled = 0;
+    this.#filling = undefined;
+    return payload;
+  }
+
+  #readLength(): number {
+    let length = 0;
+    for (let n = 0; n < FRAME_HEADER_BYTES; n++) {
+      length = length * 256 + this.#chunks[0]![this.#at]!;
+      this.#skip(1);
+    }
     if (length === 0) throw new AxError('protocol_violation', 'a frame of no bytes');
-    if (length > limit()) throw new AxError('protocol_violation', `a frame over the limit of ${limit()} bytes`);
+    if (length > this.#limit()) throw new AxError('protocol_violation', `a frame over the limit of ${this.#limit()} bytes`);
     return length;
-  };
-  return Object.assign(read, { bytes: FRAME_HEADER_BYTES });
-}
+  }
 
-function asViolation(error: unknown): unknown {
-  const code = error instanceof Error && 'code' in error ? error.code : undefined;
-  if (error instanceof AxError || typeof code !== 'string' || !LIBRARY_FAULTS.has(code)) return error;
-  const message = code === 'ERR_UNEXPECTED_EOF' ? 'the bytes end inside a frame' : 'a length that cannot be read';
-  return new AxError('protocol_violation', message, { cause: error });
+  /** The next `bytes` bytes, all in the first chunk. */
+  #take(bytes: number): Uint8Array {
+    const taken = this.#chunks[0]!.subarray(this.#at, this.#at + bytes);
+    this.#skip(bytes);
+    return taken;
+  }
+
+  #skip(bytes: number): void {
+    this.#at += bytes;
+    this.#held -= bytes;
+    if (this.#at < this.#chunks[0]!.length) return;
+    this.#chunks.shift();
+    this.#at = 0;
+  }
 }

@@ -67,11 +67,10 @@ const CLI_MAY_IMPORT_OF_PROTOCOL = new Set([
 /** Never reached from cli/, not even through the modules above. */
 const CLI_NEVER_REACHES = /^(daemon\/.*|protocol\/(identity|seal|hashtree|envelope|receipt)\.ts)$/;
 
-const FRAMING = /^(it-pipe|it-length-prefixed|uint8arraylist)$/;
+const BUFFERS = /^uint8arraylist$/;
 /** Packages and node: modules: who may import which. */
 const MAY_IMPORT_PACKAGE: readonly (readonly [file: RegExp, packages: RegExp])[] = [
   [/^protocol\//, /^(node:crypto|cborg(\/.*)?|tweetnacl|multiformats\/.+|@noble\/.+|@libp2p\/(crypto|peer-id)(\/.*)?)$/],
-  [/^protocol\//, FRAMING],
   [
     /^daemon\/(store|link|harness|clock|verifier|files|log|box|backup)\/(?!(store|link|harness|clock|verifier|files|log|box|backup|rows|weights|within)\.ts$)/,
     /^node:/,
@@ -79,15 +78,13 @@ const MAY_IMPORT_PACKAGE: readonly (readonly [file: RegExp, packages: RegExp])[]
   [/^daemon\/(config|lock|log-[a-z]+)\.ts$/, /^node:/],
   [/^daemon\/store\/rows\.ts$/, /^node:crypto$/],
   [/^daemon\/control\/(?!methods)/, /^node:/],
-  [/^daemon\/control\/(?!methods)/, FRAMING],
   [/^daemon\/store\/lmdb[^/]*\.ts$/, /^lmdb$/],
   [/^daemon\/link\/(?!link\.ts)/, /^(libp2p|@libp2p\/.+|@chainsafe\/.+|@multiformats\/.+)$/],
-  [/^daemon\/link\/(?!link\.ts)/, FRAMING],
+  [/^daemon\/link\/(?!link\.ts)/, BUFFERS],
   [/^daemon\/harness\/codex-rpc\.ts$/, /^ws$/],
   [/^daemon\/lock\.ts$/, /^fs-native-extensions$/],
   [/^daemon\/(log-[a-z]+\.ts|log\/.*)$/, /^pino$/],
   [/^cli\//, /^(node:.*|commander|@clack\/prompts|cli-table3)$/],
-  [/^cli\/client\.ts$/, FRAMING],
 ];
 
 const CLOCK = /^daemon\/clock\/system\.ts$/;

@@ -1,17 +1,39 @@
 /**
- * Bounded waiting: a step that is told to stop after a given time of a given clock, work that is gone on without after it, and a pause.
+ * Bounded waiting: a step that is told when a given time of a given clock is over, work that is gone on without after it, and a pause.
  *
  * Owns nothing else. `within` tells the step; whether it can stop is its own affair. `unlessLate` does not depend on the work at all. The
  * timer never outlives what it bounds.
  */
 import type { Clock } from './clock.ts';
 
-/** Resolves or rejects as `step` does; `step` gets a signal that aborts after `ms`. */
-export async function within<T>(clock: Clock, ms: number, step: (signal: AbortSignal) => Promise<T>): Promise<T> {
-  const controller = new AbortController();
-  const cancel = clock.after(ms, () => controller.abort());
+/** The time a step has: whoever works on it at the moment is told when it is over. Far cheaper than an AbortSignal, and for one listener. */
+export class Limit {
+  #isOver = false;
+  #whenOver: (() => void) | undefined;
+
+  get isOver(): boolean {
+    return this.#isOver;
+  }
+
+  /** Has `run` called when the time is over, in place of what was to be called before. Not called when it is over already. */
+  onOver(run: () => void): void {
+    this.#whenOver = run;
+  }
+
+  /** The time is over. */
+  end(): void {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    this.#whenOver?.();
+  }
+}
+
+/** Resolves or rejects as `step` does; its limit is over after `ms`. */
+export async function within<T>(clock: Clock, ms: number, step: (limit: Limit) => Promise<T>): Promise<T> {
+  const limit = new Limit();
+  const cancel = clock.after(ms, () => limit.end());
   try {
-    return await step(controller.signal);
+    return await step(limit);
   } finally {
     cancel();
   }

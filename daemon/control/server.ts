@@ -13,7 +13,7 @@ import { dirname } from 'node:path';
 import { asFields, decode, encode, whole } from '../../protocol/codec.ts';
 import type { ControlResponse } from '../../protocol/control.ts';
 import { AxError, errorBody } from '../../protocol/errors.ts';
-import { encodeFrame, FRAME_HEADER_BYTES, readFrames } from '../../protocol/frame.ts';
+import { encodeFrame, FrameReader } from '../../protocol/frame.ts';
 import { shellQuote } from '../../protocol/paths.ts';
 import { CONTROL_PROTOCOL } from '../../protocol/version.ts';
 import type { Clock } from '../clock/clock.ts';
@@ -65,7 +65,7 @@ export async function serveControl(options: ControlOptions): Promise<ControlServ
     }
     const connection = new Connection(socket, options);
     connections.add(connection);
-    void connection.run().finally(() => connections.delete(connection));
+    socket.on('close', () => connections.delete(connection));
   });
   await listen(server, options.path);
   await chmod(options.path, 0o600);
@@ -137,90 +137,121 @@ function failure(id: number, error: AxError): ControlResponse {
   return { v: CONTROL_PROTOCOL, id, ok: false, error: errorBody(error) };
 }
 
+/** Answers of one turn on their way into the socket. */
+interface Batch {
+  readonly answers: number;
+  /** When its reader must have taken it. */
+  readonly due: number;
+}
+
+/**
+ * Serves until the client ends, misbehaves or is closed. Requests are taken as long as there is room for them, all of one chunk in one turn;
+ * answers of one turn leave in one write. What must not take for ever is looked after by one timer.
+ */
 class Connection {
   readonly #socket: Socket;
   readonly #options: ControlOptions;
-  /** Bytes of a frame that has begun but is not whole. */
-  #partial = 0;
+  readonly #reader = new FrameReader();
   #inFlight = 0;
+  /** No further request is begun. */
   #closing = false;
-  readonly #waiters = new Set<() => void>();
+  #hasClientEnded = false;
+  /** Answers of this turn, encoded, and how many of those under way they answer. */
+  #answers: Uint8Array[] = [];
+  #answered = 0;
+  /** Oldest first. */
+  readonly #batches: Batch[] = [];
+  /** When the frame that has begun must be whole. */
+  #frameDue = Infinity;
+  #watchedDue = Infinity;
+  #cancelWatch = (): void => undefined;
+  #whenIdle = (): void => undefined;
 
   constructor(socket: Socket, options: ControlOptions) {
     this.#socket = socket;
     this.#options = options;
-    // Errors also end the iteration in run(); without a listener a failed write alone would crash the daemon.
-    socket.on('error', () => socket.destroy());
-    socket.on('close', () => this.#changed());
-  }
-
-  /** Serves until the client ends, misbehaves or is closed; never rejects. */
-  async run(): Promise<void> {
-    try {
-      for await (const frame of readFrames(this.#chunks())) {
-        this.#partial -= FRAME_HEADER_BYTES + frame.length;
-        await this.#until(() => this.#inFlight < MAX_IN_FLIGHT && this.#socket.writableLength < MAX_UNSENT_BYTES);
-        if (this.#closing || this.#socket.destroyed) break;
-        this.#begin(frame);
-      }
-    } catch (error) {
-      await this.#endWith(error);
-    }
-    await this.#until(() => this.#inFlight === 0);
-    this.#socket.end(() => this.#socket.destroy());
+    socket.on('data', (chunk: Buffer) => {
+      this.#reader.push(chunk);
+      this.#take();
+    });
+    socket.on('end', () => {
+      this.#hasClientEnded = true;
+      this.#take();
+    });
+    socket.on('error', (error) => {
+      options.log.debug('control.connection_lost', { message: error.message });
+      socket.destroy();
+    });
+    socket.on('close', () => {
+      this.#closing = true;
+      this.#cancelWatch();
+      this.#whenIdle();
+    });
   }
 
   async close(): Promise<void> {
     this.#closing = true;
-    const stop = this.#options.clock.after(CLOSE_TIMEOUT_MS, () => this.#socket.destroy());
-    await this.#until(() => this.#inFlight === 0);
-    stop();
+    if (this.#inFlight > 0 && !this.#socket.destroyed) {
+      const idle = new Promise<void>((resolve) => void (this.#whenIdle = resolve));
+      const stop = this.#options.clock.after(CLOSE_TIMEOUT_MS, () => this.#socket.destroy());
+      await idle;
+      stop();
+    }
     this.#socket.destroy();
   }
 
-  async *#chunks(): AsyncGenerator<Uint8Array> {
-    const source = (this.#socket.iterator({ destroyOnReturn: false }) as AsyncIterableIterator<Buffer>)[Symbol.asyncIterator]();
-    for (;;) {
-      const stop = this.#partial > 0 ? this.#options.clock.after(FRAME_TIMEOUT_MS, () => void this.#endWith(slowFrame())) : undefined;
-      const next = await source.next();
-      stop?.();
-      if (next.done === true) return;
-      this.#partial += next.value.length;
-      yield next.value;
+  get #isFull(): boolean {
+    return this.#inFlight >= MAX_IN_FLIGHT || this.#socket.writableLength >= MAX_UNSENT_BYTES;
+  }
+
+  /** Begins what came and finds room, and stops the reading where there is none. */
+  #take(): void {
+    try {
+      for (;;) {
+        if (this.#closing || this.#socket.destroyed) return;
+        if (this.#isFull) break;
+        const frame = this.#reader.next();
+        if (frame === undefined) return this.#tookAll();
+        this.#frameDue = Infinity;
+        this.#begin(frame);
+      }
+      // The time a frame has runs on only while it is read.
+      this.#frameDue = Infinity;
+      this.#socket.pause();
+    } catch (error) {
+      this.#fault(error);
     }
+  }
+
+  #tookAll(): void {
+    if (this.#hasClientEnded) {
+      this.#reader.end();
+      this.#closing = true;
+      return this.#endIfIdle();
+    }
+    if (this.#reader.heldBytes === 0) this.#frameDue = Infinity;
+    else if (this.#frameDue === Infinity) this.#watch((this.#frameDue = this.#options.clock.monotonic() + FRAME_TIMEOUT_MS));
+    if (this.#socket.isPaused()) this.#socket.resume();
   }
 
   /** Reads one request and starts it; throws what ends the connection. */
   #begin(frame: Uint8Array): void {
     const fields = asFields(decode(frame), 'a request');
     const id = whole(fields, 'id');
-    let request: Request | AxError;
+    let request: Request;
     try {
       request = readRequest(id, fields);
     } catch (error) {
       if (!(error instanceof AxError) || error.code === 'protocol_violation') throw error;
-      request = error;
+      this.#inFlight += 1;
+      return this.#answer(failure(id, error));
     }
     this.#inFlight += 1;
-    void this.#serve(id, request).finally(() => {
-      this.#inFlight -= 1;
-      this.#changed();
-    });
-  }
-
-  async #serve(id: number, request: Request | AxError): Promise<void> {
-    if (request instanceof AxError) {
-      await this.#send(failure(id, request));
-      return;
-    }
     const { method, params, actor } = request;
-    let response: ControlResponse;
-    try {
-      response = { v: CONTROL_PROTOCOL, id, ok: true, result: await this.#options.call(method, params, actor) };
-    } catch (error) {
-      response = failure(id, this.#asRefusal(error, method));
-    }
-    await this.#send(response);
+    this.#options.call(method, params, actor).then(
+      (result) => this.#answer({ v: CONTROL_PROTOCOL, id, ok: true, result }),
+      (error: unknown) => this.#answer(failure(id, this.#asRefusal(error, method))),
+    );
   }
 
   #asRefusal(error: unknown, method: string): AxError {
@@ -232,13 +263,45 @@ class Connection {
     return new AxError('internal', `${method} failed inside the daemon; its log says more`);
   }
 
-  /** Resolves when the answer was taken by the socket or the connection is gone. */
-  async #send(response: ControlResponse): Promise<void> {
-    if (this.#socket.destroyed || !this.#socket.writable) return;
-    const frame = this.#frameOf(response);
-    const stop = this.#options.clock.after(ANSWER_TIMEOUT_MS, () => this.#socket.destroy());
-    await new Promise<void>((resolve) => void this.#socket.write(frame, () => resolve()));
-    stop();
+  /** Lets one request's answer leave at the end of this turn. */
+  #answer(response: ControlResponse): void {
+    this.#answered += 1;
+    this.#send(response);
+  }
+
+  #send(response: ControlResponse): void {
+    this.#answers.push(this.#frameOf(response));
+    if (this.#answers.length === 1) process.nextTick(this.#flush);
+  }
+
+  readonly #flush = (): void => {
+    const [answers, answered, socket] = [this.#answers, this.#answered, this.#socket];
+    this.#answers = [];
+    this.#answered = 0;
+    if (socket.destroyed || !socket.writable) return this.#taken(answered);
+    const due = this.#options.clock.monotonic() + ANSWER_TIMEOUT_MS;
+    this.#batches.push({ answers: answered, due });
+    const last = answers.pop()!;
+    if (answers.length > 0) socket.cork();
+    for (const answer of answers) socket.write(answer);
+    socket.write(last, this.#batchTaken);
+    if (answers.length > 0) socket.uncork();
+    this.#watch(due);
+  };
+
+  /** Batches are taken in the order they were written. */
+  readonly #batchTaken = (): void => this.#taken(this.#batches.shift()?.answers ?? 0);
+
+  #taken(answers: number): void {
+    this.#inFlight -= answers;
+    if (this.#inFlight === 0) this.#whenIdle();
+    if (this.#closing) this.#endIfIdle();
+    else if (this.#socket.isPaused()) this.#take();
+  }
+
+  /** The client said that no more comes: with its last answer the connection ends. */
+  #endIfIdle(): void {
+    if (this.#hasClientEnded && this.#inFlight === 0) this.#socket.end(() => this.#socket.destroy());
   }
 
   #frameOf(response: ControlResponse): Uint8Array {
@@ -251,25 +314,33 @@ class Connection {
   }
 
   /** One error answer where the client still takes it, then the end of the connection. */
-  async #endWith(error: unknown): Promise<void> {
+  #fault(error: unknown): void {
+    this.#closing = true;
+    this.#frameDue = Infinity;
+    this.#socket.pause();
     if (error instanceof AxError) {
       this.#options.log.warn('control.violation', { code: error.code, message: error.message });
-      await this.#send(failure(0, error));
+      this.#send(failure(0, error));
+      process.nextTick(() => this.#socket.end(() => this.#socket.destroy()));
     } else {
       this.#options.log.debug('control.connection_lost', { message: error instanceof Error ? error.message : String(error) });
+      this.#socket.destroy();
     }
-    this.#socket.destroy();
   }
 
-  #changed(): void {
-    const waiters = [...this.#waiters];
-    this.#waiters.clear();
-    for (const waiter of waiters) waiter();
-  }
-
-  /** Resolves when the condition holds or the connection is gone. */
-  async #until(holds: () => boolean): Promise<void> {
-    while (!holds() && !this.#socket.destroyed) await new Promise<void>((resolve) => this.#waiters.add(resolve));
+  /** Sees to it that the timer runs out no later than this; one that runs out too early only looks. */
+  #watch(due: number): void {
+    if (due >= this.#watchedDue || this.#socket.destroyed) return;
+    this.#cancelWatch();
+    this.#watchedDue = due;
+    this.#cancelWatch = this.#options.clock.after(due - this.#options.clock.monotonic(), () => {
+      this.#watchedDue = Infinity;
+      const now = this.#options.clock.monotonic();
+      const answerDue = this.#batches[0]?.due ?? Infinity;
+      if (answerDue <= now) this.#socket.destroy();
+      else if (this.#frameDue <= now) this.#fault(slowFrame());
+      this.#watch(Math.min(answerDue, this.#frameDue));
+    });
   }
 }
 

@@ -11,8 +11,9 @@ import { AxError } from '../../protocol/errors.ts';
 import { MAX_HELLO_BYTES, MAX_STRANGER_BYTES } from '../../protocol/channel.ts';
 import { MAX_FRAME_BYTES, MAX_REQUESTS_PER_PEER } from '../../protocol/limits.ts';
 import type { Clock } from '../clock/clock.ts';
+import { Limit } from '../clock/within.ts';
 import type { Log } from '../log.ts';
-import { Asker, Slots, answerRequests } from './conversation.ts';
+import { Answerer, Asker, Slots } from './conversation.ts';
 import type { Heard } from './conversation.ts';
 import type { Channel } from './link.ts';
 import { streamEnded } from './streams.ts';
@@ -57,7 +58,9 @@ export class PeerConnection {
   readonly #log: Log;
   readonly #hooks: ConnectionHooks;
   readonly #askers = new Map<Channel, Promise<Asker>>();
-  #answering = 0;
+  /** Those of the channels that a request went over already: what most requests need, without waiting for a promise. */
+  readonly #ready = new Map<Channel, Asker>();
+  readonly #answerers = new Set<Answerer>();
   /** Once trusted, always: a peer that is forgotten loses its connections, and what is still on the way is no violation. */
   #trusted = false;
   #heardAt: number;
@@ -86,45 +89,50 @@ export class PeerConnection {
 
   /** Nothing asked and nothing being answered. */
   async isIdle(): Promise<boolean> {
-    if (this.#answering > 0) return false;
+    for (const answerer of this.#answerers) if (answerer.busy > 0) return false;
     const askers = await Promise.allSettled(this.#askers.values());
     return askers.every((asker) => asker.status === 'rejected' || asker.value.busy === 0);
   }
 
   /** One request on this connection; AxError as Link.request. An empty payload is the keep-alive. */
-  async ask(channel: Channel, payload: Uint8Array, signal: AbortSignal): Promise<Uint8Array> {
+  ask(channel: Channel, payload: Uint8Array, limit: Limit): Promise<Uint8Array> {
     const askedAt = this.#clock.monotonic();
-    try {
-      const asker = await orAborted(this.#asker(channel), signal);
-      return await asker.ask(payload, signal);
-    } catch (error) {
+    const ready = this.#ready.get(channel);
+    const answered = ready?.isOpen === true ? ready.ask(payload, limit) : this.#askOnNew(channel, payload, limit);
+    return answered.catch((error: unknown) => {
       // Not a word since: it may be dead, and what waits for the peer waits until that is known.
       if (error instanceof AxError && error.code === 'timeout' && this.#heardAt <= askedAt) this.probe('now');
       throw error;
-    }
+    });
+  }
+
+  async #askOnNew(channel: Channel, payload: Uint8Array, limit: Limit): Promise<Uint8Array> {
+    const asker = await orOver(this.#asker(channel), limit);
+    this.#ready.set(channel, asker);
+    return asker.ask(payload, limit);
   }
 
   /** Answers a stream the peer opened, until it ends. */
-  async answer(channel: Channel, stream: Stream): Promise<void> {
-    const handle = async (payload: Uint8Array): Promise<Uint8Array> => {
-      this.#answering += 1;
-      try {
-        return await this.#hooks.handle(this.peer, channel, payload);
-      } finally {
-        this.#answering -= 1;
-      }
-    };
-    try {
-      await answerRequests(stream, { ...this.#bounds(channel), slots: this.#slots[channel], handle });
-      stream.abort(streamEnded());
-    } catch (error) {
-      if (error instanceof AxError && CLOSING_CODES.has(error.code)) return this.#violated(error);
-      stream.abort(streamEnded());
-      if (error instanceof AxError && error.code === 'unavailable') return;
-      // An answer could not be made: the peer must not wait for it, so the connection goes; it is no fault of the peer's.
-      this.#log.error('link.request_failed', { peer: this.peer, channel, error: error instanceof Error ? error.message : String(error) });
-      this.abort('a request could not be answered');
-    }
+  answer(channel: Channel, stream: Stream): void {
+    const answerer = new Answerer(stream, {
+      ...this.#bounds(channel),
+      slots: this.#slots[channel],
+      handle: (payload) => this.#hooks.handle(this.peer, channel, payload),
+      ended: (error) => {
+        this.#answerers.delete(answerer);
+        this.#answeringEnded(channel, stream, error);
+      },
+    });
+    this.#answerers.add(answerer);
+  }
+
+  #answeringEnded(channel: Channel, stream: Stream, error: unknown): void {
+    if (error instanceof AxError && CLOSING_CODES.has(error.code)) return this.#violated(error);
+    stream.abort(streamEnded());
+    if (error === undefined || (error instanceof AxError && error.code === 'unavailable')) return;
+    // An answer could not be made: the peer must not wait for it, so the connection goes; it is no fault of the peer's.
+    this.#log.error('link.request_failed', { peer: this.peer, channel, error: error instanceof Error ? error.message : 'unknown' });
+    this.abort('a request could not be answered');
   }
 
   /** Asks for a sign of life when it was silent for long (or at once, with another `why`), and ends the connection when none comes. */
@@ -133,15 +141,16 @@ export class PeerConnection {
     if (this.#probing || !this.isOpen || (why === 'silent' && silentMs < PROBE_AFTER_MS[this.direction])) return;
     this.#probing = true;
     const askedAt = this.#clock.monotonic();
-    const limit = deadline(this.#clock, PROBE_TIMEOUT_MS[why]);
-    this.ask('hello', new Uint8Array(0), limit.signal)
+    const limit = new Limit();
+    const cancel = this.#clock.after(PROBE_TIMEOUT_MS[why], () => limit.end());
+    this.ask('hello', new Uint8Array(0), limit)
       .then(this.#heard, (error: unknown) => {
         if (this.#heardAt > askedAt) return;
         this.#log.info('link.silent', { peer: this.peer, address: this.address, silentMs, error: String(error) });
         this.abort('the peer gave no sign of life');
       })
       .finally(() => {
-        limit.clear();
+        cancel();
         this.#probing = false;
       })
       .catch((error: unknown) => this.#log.error('link.probe_failed', { error: String(error) }));
@@ -226,15 +235,12 @@ export function deadline(clock: Clock, delayMs: number): { readonly signal: Abor
   return { signal: controller.signal, clear: clock.after(delayMs, () => controller.abort()) };
 }
 
-/** The promise's outcome, or AxError `timeout` with `details.sent` false when the signal aborts first. */
-export async function orAborted<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
-  const aborted = Promise.withResolvers<never>();
-  const onAbort = (): void => aborted.reject(new AxError('timeout', 'the peer could not be reached in time', { details: { sent: false } }));
-  if (signal.aborted) onAbort();
-  signal.addEventListener('abort', onAbort, { once: true });
-  try {
-    return await Promise.race([promise, aborted.promise]);
-  } finally {
-    signal.removeEventListener('abort', onAbort);
-  }
+/** The promise's outcome, or AxError `timeout` with `details.sent` false when the time is over first. */
+export function orOver<T>(promise: Promise<T>, limit: Limit): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const over = (): void => reject(new AxError('timeout', 'the peer could not be reached in time', { details: { sent: false } }));
+    if (limit.isOver) over();
+    limit.onOver(over);
+    promise.then(resolve, reject);
+  });
 }

@@ -7,23 +7,11 @@
  * Invariant: each answer is taken once, by the request whose number it carries; anything else is a `protocol_violation`.
  */
 import type { Stream } from '@libp2p/interface';
-import {
-  CHANNEL_HEADER_BYTES,
-  MAX_CHANNEL_FRAME_BYTES,
-  MAX_REQUEST_NUMBER,
-  channelHeader,
-  parseChannelFrame,
-} from '../../protocol/channel.ts';
-import type { ChannelKind } from '../../protocol/channel.ts';
+import { CHANNEL_HEADER_BYTES, MAX_REQUEST_NUMBER, channelFrameHeader, parseChannelFrame } from '../../protocol/channel.ts';
 import { AxError } from '../../protocol/errors.ts';
-import { frameHeader, readFrames } from '../../protocol/frame.ts';
-import { FrameWriter, bytesOf, streamEnded } from './streams.ts';
+import type { Limit } from '../clock/within.ts';
+import { FrameIntake, FrameWriter, streamEnded } from './streams.ts';
 import type { Outgoing } from './streams.ts';
-
-function framed(kind: ChannelKind, number: number, payload: Uint8Array): Uint8Array[] {
-  const header = channelHeader(kind, number);
-  return [frameHeader(header.length + payload.length, MAX_CHANNEL_FRAME_BYTES), header, payload];
-}
 
 /** A counting gate: at most `limit` holders, the rest wait in line. */
 export class Slots {
@@ -39,10 +27,14 @@ export class Slots {
     return this.#taken;
   }
 
-  /** Resolves when this caller holds a slot; each take needs one release. */
-  async take(): Promise<void> {
-    if (this.#taken < this.#limit) this.#taken += 1;
-    else await new Promise<void>((resolve) => this.#line.push(resolve));
+  /** True when the caller holds a slot now; else `later` is called as soon as it does. Each take needs one release. */
+  take(later: () => void): boolean {
+    if (this.#taken >= this.#limit) {
+      this.#line.push(later);
+      return false;
+    }
+    this.#taken += 1;
+    return true;
   }
 
   release(): void {
@@ -52,15 +44,6 @@ export class Slots {
   }
 }
 
-interface Ask {
-  readonly payload: Uint8Array;
-  readonly resolve: (answer: Uint8Array) => void;
-  readonly reject: (error: AxError) => void;
-  outgoing: Outgoing | undefined;
-}
-
-const timedOut = (sent: boolean): AxError => new AxError('timeout', 'the peer did not answer in time', { details: { sent } });
-
 /** What both ends of a stream need to know of the peer. */
 export interface Heard {
   /** Called for each arrival. */
@@ -69,15 +52,22 @@ export interface Heard {
   readonly mostBytes: () => number;
 }
 
-/** The frames the peer sends on a stream, each under the bound of the moment it began in. */
-function framesOf(stream: Stream, { heard, mostBytes }: Heard): AsyncGenerator<Uint8Array, void, undefined> {
-  return readFrames(bytesOf(stream, heard), () => CHANNEL_HEADER_BYTES + mostBytes());
+interface Ask {
+  readonly payload: Uint8Array;
+  readonly resolve: (answer: Uint8Array) => void;
+  readonly reject: (error: AxError) => void;
+  /** 0 until it has its turn. */
+  number: number;
+  outgoing: Outgoing | undefined;
 }
+
+const timedOut = (sent: boolean): AxError => new AxError('timeout', 'the peer did not answer in time', { details: { sent } });
 
 /** The asking end of a stream this host opened. `fault` is told the one AxError that makes the peer a violator. */
 export class Asker {
   readonly #stream: Stream;
   readonly #writer: FrameWriter;
+  readonly #intake: FrameIntake;
   readonly #limit: number;
   /** Requests sent and unanswered; undefined stands for one whose caller has given up but whose answer may still come. */
   readonly #underWay = new Map<number, Ask | undefined>();
@@ -89,10 +79,14 @@ export class Asker {
     this.#stream = stream;
     this.#limit = limit;
     this.#writer = new FrameWriter(stream);
-    this.#readAnswers(peer).catch((error: unknown) => {
-      if (!(error instanceof AxError)) throw error;
-      this.end();
-      if (error.code === 'protocol_violation') fault(error);
+    this.#intake = new FrameIntake(stream, {
+      heard: peer.heard,
+      mostBytes: () => CHANNEL_HEADER_BYTES + peer.mostBytes(),
+      frame: (bytes) => this.#answered(bytes),
+      ended: (error) => {
+        this.end();
+        if (error?.code === 'protocol_violation') fault(error);
+      },
     });
   }
 
@@ -106,22 +100,12 @@ export class Asker {
   }
 
   /** Sends one request; rejects with `unavailable` or `timeout`, both with `details.sent`. */
-  ask(payload: Uint8Array, signal: AbortSignal): Promise<Uint8Array> {
+  ask(payload: Uint8Array, limit: Limit): Promise<Uint8Array> {
+    if (limit.isOver) return Promise.reject(timedOut(false));
+    if (!this.isOpen) return Promise.reject(streamEnded(false));
     return new Promise((resolve, reject) => {
-      if (signal.aborted) return reject(timedOut(false));
-      if (!this.isOpen) return reject(streamEnded(false));
-      const onAbort = (): void => this.#giveUp(ask);
-      const settled = (run: () => void): void => {
-        signal.removeEventListener('abort', onAbort);
-        run();
-      };
-      const ask: Ask = {
-        payload,
-        outgoing: undefined,
-        resolve: (answer) => settled(() => resolve(answer)),
-        reject: (error) => settled(() => reject(error)),
-      };
-      signal.addEventListener('abort', onAbort, { once: true });
+      const ask: Ask = { payload, resolve, reject, number: 0, outgoing: undefined };
+      limit.onOver(() => this.#giveUp(ask));
       this.#line.push(ask);
       this.#next();
     });
@@ -131,6 +115,7 @@ export class Asker {
   end(): void {
     if (this.#ended) return;
     this.#ended = true;
+    this.#intake.stop();
     this.#stream.abort(streamEnded());
     const asks = [...this.#underWay.values(), ...this.#line.splice(0)];
     this.#underWay.clear();
@@ -141,36 +126,32 @@ export class Asker {
     while (!this.#ended && this.#underWay.size < this.#limit && this.#lastNumber < MAX_REQUEST_NUMBER) {
       const ask = this.#line.shift();
       if (ask === undefined) return;
-      this.#lastNumber += 1;
-      this.#underWay.set(this.#lastNumber, ask);
-      ask.outgoing = this.#writer.write(framed('request', this.#lastNumber, ask.payload));
+      ask.number = this.#lastNumber += 1;
+      this.#underWay.set(ask.number, ask);
+      ask.outgoing = this.#writer.write(channelFrameHeader('request', ask.number, ask.payload.length), ask.payload);
     }
   }
 
   #giveUp(ask: Ask): void {
     const sent = ask.outgoing?.sent ?? false;
-    ask.outgoing?.cancel();
-    this.#line = this.#line.filter((other) => other !== ask);
-    for (const [number, other] of this.#underWay) {
-      if (other !== ask) continue;
+    if (ask.outgoing === undefined) this.#line = this.#line.filter((other) => other !== ask);
+    else if (this.#underWay.get(ask.number) === ask) {
       // A request that left keeps its place: its answer must not be taken for garbage, nor the peer be given more work.
-      if (sent) this.#underWay.set(number, undefined);
-      else this.#underWay.delete(number);
+      if (sent) this.#underWay.set(ask.number, undefined);
+      else this.#underWay.delete(ask.number);
+      this.#writer.cancel(ask.outgoing);
     }
     ask.reject(timedOut(sent));
     this.#next();
   }
 
-  async #readAnswers(peer: Heard): Promise<void> {
-    for await (const frame of framesOf(this.#stream, peer)) {
-      const { number, payload } = parseChannelFrame(frame, 'answer');
-      if (!this.#underWay.has(number)) throw new AxError('protocol_violation', 'an answer to no request');
-      const ask = this.#underWay.get(number);
-      this.#underWay.delete(number);
-      ask?.resolve(payload);
-      this.#next();
-    }
-    throw streamEnded();
+  #answered(frame: Uint8Array): void {
+    const { number, payload } = parseChannelFrame(frame, 'answer');
+    const ask = this.#underWay.get(number);
+    if (ask === undefined && !this.#underWay.has(number)) throw new AxError('protocol_violation', 'an answer to no request');
+    this.#underWay.delete(number);
+    ask?.resolve(payload);
+    this.#next();
   }
 }
 
@@ -178,41 +159,79 @@ export interface AnswererOptions extends Heard {
   /** Shared by all streams of one peer and channel. */
   readonly slots: Slots;
   readonly handle: (payload: Uint8Array) => Promise<Uint8Array>;
+  /**
+   * Told once that nothing more is answered: with nothing when the peer closed its direction, which says that it waits for no more answers;
+   * else with the AxError `protocol_violation` of broken framing, with whatever `handle` rejected with, or with `unavailable`.
+   */
+  readonly ended: (error: unknown) => void;
 }
 
-/**
- * Answers the requests on a stream the peer opened until it ends. Resolves when the peer closed its direction, which says
- * that it waits for no more answers. Rejects with the AxError `protocol_violation` of broken framing, with whatever
- * `handle` rejected with, or with `unavailable`.
- */
-export async function answerRequests(stream: Stream, options: AnswererOptions): Promise<void> {
-  const writer = new FrameWriter(stream);
-  const failed = Promise.withResolvers<never>();
-  failed.promise.catch(() => undefined);
-  const one = async (number: number, payload: Uint8Array): Promise<void> => {
-    try {
-      const answer = await options.handle(payload);
-      await writer.write(framed('answer', number, answer)).taken;
-    } catch (error) {
-      failed.reject(error);
-    } finally {
-      options.slots.release();
+/** The answering end of a stream the peer opened. A full house of requests holds the reading of further ones. */
+export class Answerer {
+  readonly #stream: Stream;
+  readonly #writer: FrameWriter;
+  readonly #intake: FrameIntake;
+  readonly #options: AnswererOptions;
+  #busy = 0;
+  #hasEnded = false;
+
+  constructor(stream: Stream, options: AnswererOptions) {
+    this.#stream = stream;
+    this.#options = options;
+    this.#writer = new FrameWriter(stream);
+    this.#intake = new FrameIntake(stream, {
+      heard: options.heard,
+      mostBytes: () => CHANNEL_HEADER_BYTES + options.mostBytes(),
+      frame: (bytes) => this.#asked(bytes),
+      ended: (error) => this.#end(error),
+    });
+  }
+
+  /** Requests that are being handled. */
+  get busy(): number {
+    return this.#busy;
+  }
+
+  #asked(frame: Uint8Array): void {
+    const { number, payload } = parseChannelFrame(frame, 'request');
+    if (payload.length === 0) {
+      this.#intake.hold();
+      this.#writer.write(channelFrameHeader('answer', number, 0), payload, () => this.#intake.release());
+      return;
     }
-  };
-  const read = async (): Promise<void> => {
-    for await (const frame of framesOf(stream, options)) {
-      const { number, payload } = parseChannelFrame(frame, 'request');
-      if (payload.length === 0) {
-        await writer.write(framed('answer', number, payload)).taken;
-        continue;
-      }
-      await options.slots.take();
-      if (stream.status !== 'open') {
-        options.slots.release();
-        throw streamEnded();
-      }
-      void one(number, payload);
+    const hasSlot = this.#options.slots.take(() => {
+      this.#handle(number, payload);
+      this.#intake.release();
+    });
+    if (hasSlot) this.#handle(number, payload);
+    else this.#intake.hold();
+  }
+
+  /** Holds a slot, until the answer was taken by the stream. */
+  #handle(number: number, payload: Uint8Array): void {
+    const { slots, handle } = this.#options;
+    if (this.#hasEnded || this.#stream.status !== 'open') {
+      slots.release();
+      this.#end(streamEnded());
+      return;
     }
-  };
-  await Promise.race([read(), failed.promise]);
+    this.#busy += 1;
+    const leave = (): void => {
+      this.#busy -= 1;
+      slots.release();
+    };
+    handle(payload)
+      .then((answer) => this.#writer.write(channelFrameHeader('answer', number, answer.length), answer, leave))
+      .catch((error: unknown) => {
+        leave();
+        this.#end(error);
+      });
+  }
+
+  #end(error: unknown): void {
+    if (this.#hasEnded) return;
+    this.#hasEnded = true;
+    this.#intake.stop();
+    this.#options.ended(error);
+  }
 }

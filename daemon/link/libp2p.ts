@@ -15,8 +15,9 @@ import type { HostId } from '../../protocol/ids.ts';
 import { MAX_HELLO_BYTES } from '../../protocol/channel.ts';
 import { MAX_FRAME_BYTES } from '../../protocol/limits.ts';
 import type { Clock } from '../clock/clock.ts';
+import type { Limit } from '../clock/within.ts';
 import type { Log } from '../log.ts';
-import { PeerConnection, addressOf, orAborted, peerSlots } from './connection.ts';
+import { PeerConnection, addressOf, orOver, peerSlots } from './connection.ts';
 import type { ConnectionHooks } from './connection.ts';
 import { Dialer } from './dialing.ts';
 import type { Peer } from './dialing.ts';
@@ -114,23 +115,29 @@ class Libp2pLink implements Link {
     await node?.stop();
   }
 
-  async request(peerId: HostId, channel: Channel, bytes: Uint8Array, signal: AbortSignal): Promise<Uint8Array> {
-    const limit = channel === 'hello' ? MAX_HELLO_BYTES : MAX_FRAME_BYTES;
-    if (bytes.length > limit) {
-      const message = `a request of ${bytes.length} bytes; at most ${limit} are allowed`;
-      throw new AxError('too_large', message, { details: { limit, sent: false } });
+  request(peerId: HostId, channel: Channel, bytes: Uint8Array, limit: Limit): Promise<Uint8Array> {
+    const mostBytes = channel === 'hello' ? MAX_HELLO_BYTES : MAX_FRAME_BYTES;
+    if (bytes.length > mostBytes) {
+      const message = `a request of ${bytes.length} bytes; at most ${mostBytes} are allowed`;
+      return Promise.reject(new AxError('too_large', message, { details: { limit: mostBytes, sent: false } }));
     }
-    if (bytes.length === 0) throw new AxError('invalid_argument', 'a request holds at least one byte');
-    if (signal.aborted) throw new AxError('timeout', 'the time for this request was over before it was sent', { details: { sent: false } });
+    if (bytes.length === 0) return Promise.reject(new AxError('invalid_argument', 'a request holds at least one byte'));
+    if (limit.isOver) {
+      const message = 'the time for this request was over before it was sent';
+      return Promise.reject(new AxError('timeout', message, { details: { sent: false } }));
+    }
     const standing = this.#connected(peerId);
-    try {
-      if (standing !== undefined) return await standing.ask(channel, bytes, signal);
-    } catch (error) {
+    if (standing === undefined) return this.#askOnNew(peerId, channel, bytes, limit);
+    return standing.ask(channel, bytes, limit).catch((error: unknown) => {
       // A connection whose end had not been noticed: nothing left on it, so one more try on another is safe.
       if (!(error instanceof AxError) || error.code !== 'unavailable' || error.details?.['sent'] !== false) throw error;
-    }
-    const fresh = this.#connected(peerId) ?? (await orAborted(this.#dialer.dial(this.#peers.get(peerId)), signal));
-    return fresh.ask(channel, bytes, signal);
+      return this.#askOnNew(peerId, channel, bytes, limit);
+    });
+  }
+
+  async #askOnNew(peerId: HostId, channel: Channel, bytes: Uint8Array, limit: Limit): Promise<Uint8Array> {
+    const fresh = this.#connected(peerId) ?? (await orOver(this.#dialer.dial(this.#peers.get(peerId)), limit));
+    return fresh.ask(channel, bytes, limit);
   }
 
   learn(peers: ReadonlyMap<HostId, readonly string[]>): void {
@@ -207,20 +214,13 @@ class Libp2pLink implements Link {
   #incoming(channel: Channel, stream: Stream, connection: Connection): void {
     const known = this.#connections.get(connection.id);
     if (known === undefined) return stream.abort(new Error('refused'));
-    known.answer(channel, stream).catch((error: unknown) => {
-      // answer() handles every operating error, so this is a fault of ours and must not pass unseen.
-      queueMicrotask(() => {
-        throw error;
-      });
-    });
+    known.answer(channel, stream);
   }
 
   readonly #hooks: ConnectionHooks = {
     trusts: (peer) => this.#peers.get(peer)?.learned === true,
-    handle: async (peer, channel, payload) => {
-      if (this.#events === undefined) throw new AxError('unavailable', 'this host is shutting down');
-      return this.#events.onRequest(peer, channel, payload);
-    },
+    handle: (peer, channel, payload) =>
+      this.#events?.onRequest(peer, channel, payload) ?? Promise.reject(new AxError('unavailable', 'this host is shutting down')),
     violated: (from, error) => this.#violated(from.peer, from.address, error),
   };
 

@@ -7,6 +7,7 @@
  * other side acted on it.
  */
 import type { HostId } from '../../protocol/ids.ts';
+import type { Limit } from '../clock/within.ts';
 
 /** `hello` is frozen for ever (one frame each way); `wire` carries everything else in the common protocol version. */
 export type Channel = 'hello' | 'wire';
@@ -39,11 +40,11 @@ export interface Link {
   stop(): Promise<void>;
   /**
    * Sends one request (at most MAX_FRAME_BYTES, on hello MAX_HELLO_BYTES) and resolves with the answer's bytes. Dials a known peer when there is no
-   * connection. Rejects with AxError: `unavailable` (no address, refused, reset), `timeout` (signal aborted),
+   * connection. Rejects with AxError: `unavailable` (no address, refused, reset), `timeout` (the limit is over),
    * `wrong_peer` (another key answered), `update_required` (the peer does not speak this channel), `too_large`.
    * After a rejection bytes may have reached the peer, except with `details.sent === false`.
    */
-  request(peer: HostId, channel: Channel, bytes: Uint8Array, signal: AbortSignal): Promise<Uint8Array>;
+  request(peer: HostId, channel: Channel, bytes: Uint8Array, limit: Limit): Promise<Uint8Array>;
   /**
    * Names the peers this host is paired with and where they may be dialled (multiaddrs, without /p2p). The link keeps one
    * connection to each peer that has an address, dialling again with growing pauses; a peer left out of the next call is

@@ -1,15 +1,16 @@
 /**
- * The two directions of one libp2p stream, each bounded: bytes in as an async source, frames out through a short queue.
+ * The two directions of one libp2p stream, each bounded: frames in as they come, frames out through a short queue.
  *
  * Owns back-pressure and coalescing; knows no request and no answer. The library's own async iterator buffers without
  * limit and its onDrain() stops waiting after the first time, so neither is used: reading pauses the stream when enough
  * waits to be taken, writing waits for 'drain' or 'close' events.
- * Invariant: besides what it was given this side holds at most READ_AHEAD_BYTES and one muxer window coming in, and one
- * batch going out.
+ * Invariant: besides what it was given this side holds at most READ_AHEAD_BYTES and one muxer window coming in, the frame that is not whole
+ * yet, and one batch going out. No promise is made for a frame.
  */
 import type { Stream, StreamMessageEvent } from '@libp2p/interface';
 import { Uint8ArrayList } from 'uint8arraylist';
 import { AxError } from '../../protocol/errors.ts';
+import { FrameReader } from '../../protocol/frame.ts';
 
 /** Frames written in one turn are joined up to this many bytes per send(): fewer, larger encrypted records. */
 const BATCH_BYTES = 256 * 1024;
@@ -22,139 +23,199 @@ export function streamEnded(sent?: boolean): AxError {
   return new AxError('unavailable', 'the connection to the peer ended', sent === undefined ? {} : { details: { sent } });
 }
 
-/**
- * The bytes the other side sends, in order. Ends when it closed its direction; throws AxError `unavailable` when the
- * stream or its connection ended otherwise. `heard` is called for each arrival.
- */
-export async function* bytesOf(stream: Stream, heard: () => void): AsyncGenerator<Uint8Array | Uint8ArrayList, void, undefined> {
-  const arrived: (Uint8Array | Uint8ArrayList)[] = [];
-  let arrivedBytes = 0;
-  let state: 'open' | 'finished' | 'broken' = stream.status === 'open' ? 'open' : 'broken';
-  let closedByPeer = false;
-  let wake = (): void => undefined;
-  const onMessage = (event: StreamMessageEvent): void => {
-    heard();
-    arrived.push(event.data);
-    arrivedBytes += event.data.byteLength;
-    if (arrivedBytes >= READ_AHEAD_BYTES && stream.readStatus === 'readable') stream.pause();
-    wake();
-  };
-  const onRemoteClose = (): void => void (closedByPeer = true);
-  const onEnd = (): void => {
-    // 'end' also fires when the transport is lost; only after the peer's own close is it an orderly end.
-    if (state === 'open') state = closedByPeer ? 'finished' : 'broken';
-    wake();
-  };
-  const onClose = (): void => {
-    if (state === 'open') state = 'broken';
-    wake();
-  };
-  stream.addEventListener('message', onMessage);
-  stream.addEventListener('remoteCloseWrite', onRemoteClose);
-  stream.addEventListener('end', onEnd);
-  stream.addEventListener('close', onClose);
-  // Reads the flag through a call: the listeners above change it while this function waits.
-  const now = (): typeof state => state;
-  try {
-    for (;;) {
-      const next = arrived.shift();
-      if (next !== undefined) {
-        arrivedBytes -= next.byteLength;
-        yield next;
-        continue;
-      }
-      if (now() === 'finished') return;
-      if (now() === 'broken') throw streamEnded();
-      const woken = new Promise<void>((resolve) => void (wake = resolve));
-      try {
-        // Resuming hands over what waits in the stream at once, through onMessage, and opens the window.
-        if (stream.readStatus === 'paused') stream.resume();
-      } catch {
-        // The connection is closing under the stream and takes no window update; no event may follow.
-        state = 'broken';
-        wake();
-      }
-      await woken;
+export interface FrameTaker {
+  /** Called for each arrival. */
+  heard(): void;
+  /** The largest frame the peer may send at this moment, bytes; asked at each frame, because a peer may become known on the way. */
+  mostBytes(): number;
+  /** One frame. May hold() the reading; an AxError it throws ends the reading. */
+  frame(bytes: Uint8Array): void;
+  /**
+   * Told once, after the last frame: with nothing when the other side closed its direction between two frames, else with AxError
+   * `protocol_violation` or, when the stream or its connection ended otherwise, `unavailable`.
+   */
+  ended(error: AxError | undefined): void;
+}
+
+/** Hands over the frames the other side sends, in order, all of one chunk in one turn. Begins by itself. */
+export class FrameIntake {
+  readonly #stream: Stream;
+  readonly #taker: FrameTaker;
+  readonly #reader: FrameReader;
+  #isHeld = false;
+  #isTaking = false;
+  #isClosedByPeer = false;
+  /** The other side's direction is closed: what is here is all. */
+  #isComplete = false;
+  #isOver = false;
+
+  constructor(stream: Stream, taker: FrameTaker) {
+    this.#stream = stream;
+    this.#taker = taker;
+    this.#reader = new FrameReader(() => taker.mostBytes());
+    if (stream.status !== 'open') {
+      queueMicrotask(() => this.#end(streamEnded()));
+      return;
     }
-  } finally {
-    stream.removeEventListener('message', onMessage);
-    stream.removeEventListener('remoteCloseWrite', onRemoteClose);
-    stream.removeEventListener('end', onEnd);
-    stream.removeEventListener('close', onClose);
+    stream.addEventListener('message', this.#onMessage);
+    stream.addEventListener('remoteCloseWrite', this.#onRemoteClose);
+    stream.addEventListener('end', this.#onEnd);
+    stream.addEventListener('close', this.#onClose);
+  }
+
+  /** No further frame until release(). The stream is paused as soon as enough waits here. */
+  hold(): void {
+    this.#isHeld = true;
+  }
+
+  release(): void {
+    this.#isHeld = false;
+    this.#take();
+  }
+
+  /** No further frame and no further word. */
+  stop(): void {
+    this.#isOver = true;
+    this.#stream.removeEventListener('message', this.#onMessage);
+    this.#stream.removeEventListener('remoteCloseWrite', this.#onRemoteClose);
+    this.#stream.removeEventListener('end', this.#onEnd);
+    this.#stream.removeEventListener('close', this.#onClose);
+  }
+
+  readonly #onMessage = (event: StreamMessageEvent): void => {
+    if (this.#isOver) return;
+    this.#taker.heard();
+    const { data } = event;
+    if (data instanceof Uint8Array) this.#reader.push(data);
+    else for (const part of data) this.#reader.push(part);
+    this.#take();
+  };
+
+  readonly #onRemoteClose = (): void => void (this.#isClosedByPeer = true);
+
+  readonly #onEnd = (): void => {
+    // 'end' also fires when the transport is lost; only after the peer's own close is it an orderly end.
+    if (!this.#isClosedByPeer) return this.#end(streamEnded());
+    this.#isComplete = true;
+    this.#take();
+  };
+
+  readonly #onClose = (): void => {
+    if (!this.#isComplete) this.#end(streamEnded());
+  };
+
+  #take(): void {
+    // Resuming the stream hands over what waits in it at once, in the middle of this.
+    if (this.#isTaking) return;
+    this.#isTaking = true;
+    try {
+      do {
+        this.#takeWhole();
+      } while (this.#resumed());
+    } catch (error) {
+      if (!(error instanceof AxError)) throw error;
+      this.#end(error);
+    } finally {
+      this.#isTaking = false;
+    }
+  }
+
+  #takeWhole(): void {
+    while (!this.#isHeld && !this.#isOver) {
+      const frame = this.#reader.next();
+      if (frame !== undefined) this.#taker.frame(frame);
+      else if (!this.#isComplete) return;
+      else {
+        this.#reader.end();
+        this.#end(undefined);
+      }
+    }
+    if (!this.#isOver && this.#reader.heldBytes >= READ_AHEAD_BYTES && this.#stream.readStatus === 'readable') this.#stream.pause();
+  }
+
+  /** Goes on reading a paused stream when nothing holds it; true when that may have brought something. */
+  #resumed(): boolean {
+    if (this.#isHeld || this.#isOver || this.#stream.readStatus !== 'paused') return false;
+    try {
+      this.#stream.resume();
+    } catch {
+      // The connection is closing under the stream and takes no window update; no event may follow.
+      throw streamEnded();
+    }
+    return true;
+  }
+
+  #end(error: AxError | undefined): void {
+    if (this.#isOver) return;
+    this.stop();
+    this.#taker.ended(error);
   }
 }
 
 /** A frame on its way out. */
 export interface Outgoing {
   /** Its bytes were handed to the stream: from here on they may reach the peer. */
-  sent: boolean;
-  /** Takes it back if it was not handed over yet; its promise then rejects with `unavailable`. */
-  cancel(): void;
-  /** Resolves when the stream took it and has room again; rejects with AxError `unavailable` when the stream ended first. */
-  readonly taken: Promise<void>;
+  readonly sent: boolean;
 }
 
-interface Entry {
-  readonly parts: readonly Uint8Array[];
-  readonly bytes: number;
-  readonly outgoing: { sent: boolean };
-  readonly resolve: () => void;
-  readonly reject: (error: AxError) => void;
+interface Entry extends Outgoing {
+  sent: boolean;
+  readonly header: Uint8Array;
+  readonly payload: Uint8Array;
+  readonly settled: ((isTaken: boolean) => void) | undefined;
 }
 
 /** Writes frames to one stream, those of one event-loop turn together. The caller bounds how many it has outstanding. */
 export class FrameWriter {
   readonly #stream: Stream;
   #waiting: Entry[] = [];
+  /** Handed to the stream, which has had no room again since. */
   #unroomed: Entry[] = [];
-  #scheduled = false;
-  #ended = false;
+  #isScheduled = false;
+  #hasEnded = false;
 
   constructor(stream: Stream) {
     this.#stream = stream;
     // The library's own 'drain' listener goes on sending in a microtask; only after that does the flag say the truth.
     stream.addEventListener('drain', () => queueMicrotask(() => this.#pump()));
     stream.addEventListener('close', () => this.#end());
-    if (stream.status !== 'open') this.#ended = true;
+    if (stream.status !== 'open') this.#hasEnded = true;
   }
 
-  /** Queues one frame given in parts. */
-  write(parts: readonly Uint8Array[]): Outgoing {
-    const { promise, resolve, reject } = Promise.withResolvers<void>();
-    // A writer that does not wait for room is not at fault when the stream ends.
-    promise.catch(() => undefined);
-    const state = { sent: false };
-    const bytes = parts.reduce((sum, part) => sum + part.length, 0);
-    const entry: Entry = { parts, bytes, outgoing: state, resolve, reject };
-    const cancel = (): void => {
-      if (state.sent) return;
-      this.#waiting = this.#waiting.filter((other) => other !== entry);
-      reject(streamEnded(false));
-    };
-    if (this.#ended) reject(streamEnded(false));
-    else {
-      this.#waiting.push(entry);
-      this.#schedule();
+  /**
+   * Queues one frame: its header, and the payload right behind it. `settled` is told once, when the stream took the frame and has room again
+   * or when the stream ended first; never inside this call.
+   */
+  write(header: Uint8Array, payload: Uint8Array, settled?: (isTaken: boolean) => void): Outgoing {
+    const entry: Entry = { sent: false, header, payload, settled };
+    if (this.#hasEnded) {
+      if (settled !== undefined) queueMicrotask(() => settled(false));
+      return entry;
     }
-    return Object.assign(state, { cancel, taken: promise });
+    this.#waiting.push(entry);
+    if (!this.#isScheduled) {
+      this.#isScheduled = true;
+      setImmediate(this.#flush);
+    }
+    return entry;
   }
 
-  #schedule(): void {
-    if (this.#scheduled) return;
-    this.#scheduled = true;
-    setImmediate(() => {
-      this.#scheduled = false;
-      this.#pump();
-    });
+  /** Takes a frame back that was not handed over yet; it is not settled then. */
+  cancel(outgoing: Outgoing): void {
+    if (!outgoing.sent) this.#waiting = this.#waiting.filter((entry) => entry !== outgoing);
   }
+
+  readonly #flush = (): void => {
+    this.#isScheduled = false;
+    this.#pump();
+  };
 
   #pump(): void {
-    if (this.#ended || this.#stream.writableNeedsDrain) return;
+    if (this.#hasEnded || this.#stream.writableNeedsDrain) return;
     this.#roomAgain();
     while (this.#waiting.length > 0) {
-      const batch = this.#takeBatch();
       try {
-        this.#stream.send(new Uint8ArrayList(...batch.flatMap((entry) => entry.parts)));
+        this.#stream.send(this.#takeBatch());
       } catch (error) {
         // The stream ended between its last event and now; what was in the batch may have left in part.
         this.#stream.abort(error instanceof Error ? error : new Error(String(error)));
@@ -166,23 +227,28 @@ export class FrameWriter {
     }
   }
 
-  #takeBatch(): Entry[] {
+  #takeBatch(): Uint8ArrayList {
+    const batch = new Uint8ArrayList();
     let count = 0;
-    for (let bytes = 0; count < this.#waiting.length && (count === 0 || bytes + this.#waiting[count]!.bytes <= BATCH_BYTES); count++) {
-      bytes += this.#waiting[count]!.bytes;
+    for (; count < this.#waiting.length; count++) {
+      const entry = this.#waiting[count]!;
+      if (count > 0 && batch.length + entry.header.length + entry.payload.length > BATCH_BYTES) break;
+      entry.sent = true;
+      batch.append(entry.header, entry.payload);
+      if (entry.settled !== undefined) this.#unroomed.push(entry);
     }
-    const batch = this.#waiting.splice(0, count);
-    for (const entry of batch) entry.outgoing.sent = true;
-    this.#unroomed.push(...batch);
+    if (count === this.#waiting.length) this.#waiting = [];
+    else this.#waiting.splice(0, count);
     return batch;
   }
 
   #roomAgain(): void {
-    for (const entry of this.#unroomed.splice(0)) entry.resolve();
+    if (this.#unroomed.length === 0) return;
+    for (const entry of this.#unroomed.splice(0)) entry.settled?.(true);
   }
 
   #end(): void {
-    this.#ended = true;
-    for (const entry of [...this.#unroomed.splice(0), ...this.#waiting.splice(0)]) entry.reject(streamEnded(entry.outgoing.sent));
+    this.#hasEnded = true;
+    for (const entry of [...this.#unroomed.splice(0), ...this.#waiting.splice(0)]) entry.settled?.(false);
   }
 }

@@ -11,8 +11,9 @@ import * as plain from '../../cli/plain-cbor.ts';
 import { SHORT_BYTES, sha256 } from '../../cli/sha256.ts';
 import * as codec from '../../protocol/codec.ts';
 import { AxError } from '../../protocol/errors.ts';
-import { encodeFrame, readFrames } from '../../protocol/frame.ts';
+import { encodeFrame } from '../../protocol/frame.ts';
 import { MAX_FRAME_BYTES } from '../../protocol/limits.ts';
+import { readFrames } from '../framing.ts';
 
 const numRuns = 500;
 

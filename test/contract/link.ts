@@ -6,6 +6,7 @@
  */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { Limit } from '../../daemon/clock/within.ts';
 import type { Channel, Link } from '../../daemon/link/link.ts';
 import { AxError } from '../../protocol/errors.ts';
 import type { HostId } from '../../protocol/ids.ts';
@@ -50,7 +51,7 @@ export function recordingHost(id: HostId, link: Link): { host: LinkHost; start: 
   return { host, start };
 }
 
-export const never = (): AbortSignal => new AbortController().signal;
+export const never = (): Limit => new Limit();
 export const bytesOf = (text: string): Uint8Array => new TextEncoder().encode(text);
 export const textOf = (bytes: Uint8Array): string => new TextDecoder().decode(bytes);
 /** For assert.rejects: an AxError of this code, with these details among its own. */
@@ -163,21 +164,21 @@ function requestRules(rule: Rule): void {
     await assert.rejects(bed.run(a.link.request(b.id, 'wire', bytesOf('x'), never())), refusal('unavailable', { sent: false }));
   });
 
-  rule('an aborted signal ends a request with timeout, and its late answer harms nobody', async (bed) => {
+  rule('a limit that is over ends a request with timeout, and its late answer harms nobody', async (bed) => {
     const [a, b] = await pair(bed);
     const gate = held<void>();
     b.answer = async (_peer, _channel, bytes) => {
       await gate.promise;
       return bytes;
     };
-    const caller = new AbortController();
-    const slow = a.link.request(b.id, 'wire', bytesOf('slow'), caller.signal);
+    const caller = new Limit();
+    const slow = a.link.request(b.id, 'wire', bytesOf('slow'), caller);
     await bed.until(() => b.seen.length === 1, 'the request to arrive');
-    caller.abort();
+    caller.end();
     await assert.rejects(bed.run(slow), refusal('timeout', { sent: true }));
     gate.release();
     assert.equal(textOf(await bed.run(a.link.request(b.id, 'wire', bytesOf('next'), never()))), 'next');
-    await assert.rejects(bed.run(a.link.request(b.id, 'wire', bytesOf('x'), caller.signal)), refusal('timeout', { sent: false }));
+    await assert.rejects(bed.run(a.link.request(b.id, 'wire', bytesOf('x'), caller)), refusal('timeout', { sent: false }));
     assert.equal(isUp(a, b), true);
   });
 }

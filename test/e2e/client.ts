@@ -8,8 +8,9 @@ import { createConnection, type Socket } from 'node:net';
 import { asFields, decode, encode } from '../../protocol/codec.ts';
 import type { Method, SessionEnvironment } from '../../protocol/control.ts';
 import { AxError, isErrorCode } from '../../protocol/errors.ts';
-import { encodeFrame, readFrames } from '../../protocol/frame.ts';
+import { encodeFrame } from '../../protocol/frame.ts';
 import { CONTROL_PROTOCOL } from '../../protocol/version.ts';
+import { readFrames } from '../framing.ts';
 
 const ORIGIN = { harness: null, harness_version: null, session_id: null, workspace: null, integration: 'test' };
 const ANSWER_LIMIT_MS = 40_000;

@@ -2,6 +2,7 @@
  * Every parser of foreign bytes, each with good inputs to start from and the one way a bad input may end: a value or an AxError.
  * Signed things are signed anew after they were broken, so that what lies behind the signature is reached.
  */
+import { isDeepStrictEqual } from 'node:util';
 import { BoxLines } from '../../daemon/box/lines.ts';
 import { readRequest as readControlRequest } from '../../daemon/control/request.ts';
 import { parseRecord, pidOfRecordName } from '../../daemon/harness/claude-record.ts';
@@ -25,7 +26,7 @@ import {
   sealMessage,
 } from '../../protocol/envelope.ts';
 import { AxError } from '../../protocol/errors.ts';
-import { encodeFrame, readFrames } from '../../protocol/frame.ts';
+import { encodeFrame } from '../../protocol/frame.ts';
 import { encodeSigned, readSigned, requireSignature, signGroup, signOne } from '../../protocol/hashtree.ts';
 import { parseHostId } from '../../protocol/identity.ts';
 import { nameFrom, parseLabel, parseMessageIdPrefix, parseName } from '../../protocol/ids.ts';
@@ -35,6 +36,7 @@ import { openHeaders, sealHeaders, unwrapKey } from '../../protocol/seal.ts';
 import { CONTROL_PROTOCOL } from '../../protocol/version.ts';
 import * as wire from '../../protocol/wire.ts';
 import { ALICE, aliceKeys, AT, BOB, bobKeys, counted, draft, ID, OTHER_ID, sealed, sealRandom, SESSION, utf8 } from '../protocol/sample.ts';
+import { cutByLibrary, cutByReader } from '../framing.ts';
 import { computeVectors } from '../protocol/vectors.ts';
 import type { Chance } from './chance.ts';
 import { mutateBytes, mutateCbor, mutateJson } from './mutate.ts';
@@ -219,17 +221,20 @@ function takeHeaders(plain: Uint8Array): void {
   openEnvelopeHeaders(bobKeys, BOB.hostId, envelope);
 }
 
-/** Frames cut at places that follow from the bytes themselves. */
+/** Frames cut at places that follow from the bytes themselves, read as the library reads them. */
 async function takeFrames(input: Uint8Array): Promise<void> {
-  async function* pieces(): AsyncGenerator<Uint8Array> {
-    for (let at = 0, n = 0; at < input.length; n++) {
-      const length = 1 + ((input[(at * 7 + n) % input.length]! + n * 13) % 97);
-      yield input.subarray(at, at + length);
-      at += length;
-    }
+  const pieces: Uint8Array[] = [];
+  for (let at = 0, n = 0; at < input.length; n++) {
+    const length = 1 + ((input[(at * 7 + n) % input.length]! + n * 13) % 97);
+    pieces.push(input.subarray(at, at + length));
+    at += length;
   }
+  const { frames, refused } = cutByReader(pieces, 4096);
+  const second = await cutByLibrary(pieces, 4096);
+  if (!isDeepStrictEqual([frames, refused?.message], [second.frames, second.refused?.message]))
+    throw new Error('the library reads other frames');
   let bytes = 0;
-  for await (const frame of readFrames(pieces(), 4096)) {
+  for (const frame of frames) {
     bytes += frame.length;
     if (frame.length === 0 || bytes > input.length) throw new Error('frames hold more than came in');
     each(
@@ -237,6 +242,7 @@ async function takeFrames(input: Uint8Array): Promise<void> {
       () => decode(frame),
     );
   }
+  if (refused !== undefined) throw refused;
 }
 
 function takeControl(input: Uint8Array): void {

@@ -4,113 +4,127 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { channelHeader, parseChannelFrame } from '../../protocol/channel.ts';
+import { channelFrameHeader, channelHeader, parseChannelFrame } from '../../protocol/channel.ts';
 import { AxError } from '../../protocol/errors.ts';
-import { FRAME_HEADER_BYTES, encodeFrame, frameHeader, readFrames } from '../../protocol/frame.ts';
+import { FRAME_HEADER_BYTES, FrameReader, encodeFrame, frameHeader } from '../../protocol/frame.ts';
 import { MAX_FRAME_BYTES } from '../../protocol/limits.ts';
+import { cutByLibrary, cutByReader } from '../framing.ts';
 
 const refusal = (code: string) => (error: unknown) => error instanceof AxError && error.code === code;
 
-async function* pieces(bytes: Uint8Array, cuts: readonly number[]): AsyncGenerator<Uint8Array> {
+function pieces(bytes: Uint8Array, cuts: readonly number[]): Uint8Array[] {
+  const list: Uint8Array[] = [];
   let at = 0;
   for (const cut of cuts) {
     const next = Math.min(bytes.length, at + cut);
-    if (next > at) yield bytes.subarray(at, next);
+    if (next > at) list.push(bytes.subarray(at, next));
     at = next;
   }
-  if (at < bytes.length) yield bytes.subarray(at);
+  if (at < bytes.length) list.push(bytes.subarray(at));
+  return list;
 }
 
-async function all(source: AsyncIterable<Uint8Array>, max?: number): Promise<Buffer[]> {
-  const frames: Buffer[] = [];
-  for await (const frame of readFrames(source, max)) frames.push(Buffer.from(frame));
-  return frames;
-}
+const plain = (payload: Uint8Array): Uint8Array => Uint8Array.from(payload);
+const cutting = fc.array(fc.integer({ min: 0, max: 30 }), { maxLength: 30 });
 
-test('frames come out as they went in, however the bytes are cut', async () => {
+test('frames come out as they went in, however the bytes are cut', () => {
   const payloads = fc.array(fc.uint8Array({ minLength: 1, maxLength: 40 }), { maxLength: 8 });
-  await fc.assert(
-    fc.asyncProperty(payloads, fc.array(fc.integer({ min: 0, max: 30 }), { maxLength: 30 }), async (list, cuts) => {
+  fc.assert(
+    fc.property(payloads, cutting, (list, cuts) => {
       const bytes = Buffer.concat(list.map((payload) => encodeFrame(payload)));
-      assert.deepEqual(
-        await all(pieces(bytes, cuts)),
-        list.map((payload) => Buffer.from(payload)),
-      );
+      assert.deepEqual(cutByReader(pieces(bytes, cuts)), { frames: list.map(plain), refused: undefined });
     }),
   );
 });
 
-test('an end inside a frame is a violation at every byte, an end between frames is not', async () => {
+test('any bytes give the frames and the refusal that it-length-prefixed gives, cut as they may be', async () => {
+  const some = fc.oneof(
+    fc.uint8Array({ maxLength: 64 }),
+    fc
+      .tuple(fc.array(fc.uint8Array({ minLength: 1, maxLength: 20 }), { maxLength: 5 }), fc.uint8Array({ maxLength: 8 }))
+      .map(([list, tail]) => new Uint8Array(Buffer.concat([...list.map((payload) => encodeFrame(payload)), tail]))),
+  );
+  await fc.assert(
+    fc.asyncProperty(some, cutting, async (bytes, cuts) => {
+      const [own, second] = [cutByReader(pieces(bytes, cuts), 16), await cutByLibrary(pieces(bytes, cuts), 16)];
+      assert.deepEqual(
+        [own.frames, own.refused?.code, own.refused?.message],
+        [second.frames, second.refused?.code, second.refused?.message],
+      );
+    }),
+    { numRuns: 500 },
+  );
+});
+
+test('an end inside a frame is a violation at every byte, an end between frames is not', () => {
   const bytes = Buffer.concat([encodeFrame(Uint8Array.of(1, 2, 3)), encodeFrame(Uint8Array.of(4))]);
   for (let length = 0; length <= bytes.length; length++) {
-    const run = all(pieces(bytes.subarray(0, length), []));
-    if ([0, 7, 12].includes(length)) await run;
-    else await assert.rejects(run, refusal('protocol_violation'), `cut at ${length}`);
+    for (const cuts of [[], [1, 2, 3, 1, 1, 1]]) {
+      const { refused } = cutByReader(pieces(bytes.subarray(0, length), cuts));
+      assert.equal(refused?.code, [0, 7, 12].includes(length) ? undefined : 'protocol_violation', `cut at ${length}`);
+    }
   }
 });
 
-test('any bytes give frames or a protocol_violation and nothing else', async () => {
-  await fc.assert(
-    fc.asyncProperty(fc.uint8Array({ maxLength: 64 }), async (bytes) => {
-      try {
-        await all(pieces(bytes, [3, 5, 1]), 16);
-      } catch (error) {
-        if (!refusal('protocol_violation')(error)) throw error;
-      }
-    }),
-  );
+test('a length of zero is refused', () => {
+  assert.equal(cutByReader([Buffer.from('0000000001', 'hex')]).refused?.code, 'protocol_violation');
 });
 
-test('a length of zero is refused', async () => {
-  await assert.rejects(all(pieces(Buffer.from('0000000001', 'hex'), [])), refusal('protocol_violation'));
+test('an oversized length is refused when its four bytes are there, before any payload is kept', () => {
+  const reader = new FrameReader();
+  for (const byte of [0x00, 0x11, 0x00]) {
+    reader.push(Uint8Array.of(byte));
+    assert.equal(reader.next(), undefined);
+  }
+  reader.push(Uint8Array.of(0x01));
+  assert.throws(() => reader.next(), refusal('protocol_violation'));
+  assert.equal(reader.heldBytes, 0);
 });
 
-test('an oversized length is refused when its four bytes are there, before another byte is pulled', async () => {
-  let pulled = 0;
-  const source = (async function* (): AsyncGenerator<Uint8Array> {
-    for (const byte of [0x00, 0x11, 0x00, 0x01]) yield Uint8Array.of(byte);
-    for (;;) {
-      pulled += 1;
-      yield new Uint8Array(65536);
-    }
-  })();
-  await assert.rejects(all(source), refusal('protocol_violation'));
-  assert.equal(pulled, 0);
+test('a limit that changes counts at each length, and frames not asked for yet are not judged', () => {
+  let limit = 4;
+  const reader = new FrameReader(() => limit);
+  reader.push(Buffer.concat([encodeFrame(new Uint8Array(4)), encodeFrame(new Uint8Array(8)), encodeFrame(new Uint8Array(8))]));
+  assert.equal(reader.next()?.length, 4);
+  limit = 8;
+  assert.equal(reader.next()?.length, 8);
+  limit = 4;
+  assert.throws(() => reader.next(), refusal('protocol_violation'));
 });
 
-test('a frame of exactly the limit passes, one byte more cannot be written or read', async () => {
+test('a frame that lies in one chunk is not copied, and what is held is known to the byte', () => {
+  const reader = new FrameReader();
+  const chunk = Buffer.concat([encodeFrame(new Uint8Array(10)), encodeFrame(new Uint8Array(20)).subarray(0, 14)]);
+  reader.push(chunk);
+  assert.equal(reader.next()?.buffer, chunk.buffer);
+  assert.equal(reader.heldBytes, 14);
+  assert.equal(reader.next(), undefined);
+  assert.equal(reader.heldBytes, 10);
+  reader.push(new Uint8Array(10));
+  assert.equal(reader.next()?.length, 20);
+  assert.equal(reader.heldBytes, 0);
+});
+
+test('a frame of exactly the limit passes, one byte more cannot be written or read', () => {
   const largest = new Uint8Array(MAX_FRAME_BYTES).fill(7);
-  const [back] = await all(pieces(encodeFrame(largest), [100, 70_000]));
-  assert.equal(back?.length, MAX_FRAME_BYTES);
+  const { frames } = cutByReader(pieces(encodeFrame(largest), [100, 70_000]));
+  assert.deepEqual(frames, [largest]);
   assert.throws(() => encodeFrame(new Uint8Array(MAX_FRAME_BYTES + 1)), refusal('too_large'));
   assert.throws(() => frameHeader(0), refusal('invalid_argument'));
   const header = frameHeader(MAX_FRAME_BYTES + 1, MAX_FRAME_BYTES + 1);
   assert.equal(header.length, FRAME_HEADER_BYTES);
-  await assert.rejects(all(pieces(header, [])), refusal('protocol_violation'));
+  assert.equal(cutByReader([header]).refused?.code, 'protocol_violation');
 });
 
-test('the source is pulled no further than the frames asked for', async () => {
-  let pulled = 0;
-  const source = (async function* (): AsyncGenerator<Uint8Array> {
-    for (;;) {
-      pulled += 1;
-      yield encodeFrame(Uint8Array.of(pulled));
-    }
-  })();
-  const frames = readFrames(source);
-  await frames.next();
-  await frames.next();
-  assert.equal(pulled, 2);
-  await frames.return();
-});
-
-test('an error of the source passes through untouched', async () => {
-  const broken = new Error('reset');
-  const source = (async function* (): AsyncGenerator<Uint8Array> {
-    yield Uint8Array.of(0, 0);
-    throw broken;
-  })();
-  await assert.rejects(all(source), (error) => error === broken);
+test('the header of a channel frame is both headers, one behind the other', () => {
+  for (const [kind, number, bytes] of [
+    ['request', 1, 0],
+    ['answer', 0xffffffff, MAX_FRAME_BYTES],
+  ] as const) {
+    const separate = Buffer.concat([frameHeader(5 + bytes, 5 + bytes), channelHeader(kind, number)]);
+    assert.deepEqual(Buffer.from(channelFrameHeader(kind, number, bytes)), separate);
+  }
+  assert.throws(() => channelFrameHeader('answer', 1, MAX_FRAME_BYTES + 1), refusal('too_large'));
 });
 
 test('a channel header carries kind and number and refuses the wrong direction', () => {

@@ -3,6 +3,7 @@
  */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { Limit } from '../../daemon/clock/within.ts';
 import { hostKeyFromSeed } from '../../protocol/identity.ts';
 import { bytesOf, introduce, isUp, linkContract, never, pair, recordingHost, refusal, textOf } from '../contract/link.ts';
 import type { LinkBed, LinkHost } from '../contract/link.ts';
@@ -57,10 +58,10 @@ linkContract('simulated', () => simBed());
 async function sendMany(bed: SimBed, from: LinkHost, to: LinkHost, count: number): Promise<Map<string, number>> {
   const ends = new Map<string, number>();
   for (let n = 0; n < count; n++) {
-    const limit = new AbortController();
-    const cancel = bed.world.after(20_000, () => limit.abort());
+    const limit = new Limit();
+    const cancel = bed.world.after(20_000, () => limit.end());
     const end = await bed.run(
-      from.link.request(to.id, 'wire', bytesOf(`${n}`), limit.signal).then(
+      from.link.request(to.id, 'wire', bytesOf(`${n}`), limit).then(
         (answer) => (textOf(answer) === `${n}` ? 'answered' : 'changed'),
         (error: { code: string }) => error.code,
       ),

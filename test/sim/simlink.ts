@@ -8,6 +8,7 @@
 import { AxError } from '../../protocol/errors.ts';
 import type { HostId } from '../../protocol/ids.ts';
 import { MAX_FRAME_BYTES, RETRY_CAP_MS, RETRY_FIRST_MS } from '../../protocol/limits.ts';
+import type { Limit } from '../../daemon/clock/within.ts';
 import type { Channel, Link, LinkEvents, LinkStatus } from '../../daemon/link/link.ts';
 import type { Flight, SimNetwork } from './network.ts';
 
@@ -49,13 +50,13 @@ export class SimLink implements Link {
     }
   }
 
-  async request(peer: HostId, channel: Channel, bytes: Uint8Array, signal: AbortSignal): Promise<Uint8Array> {
+  async request(peer: HostId, channel: Channel, bytes: Uint8Array, limit: Limit): Promise<Uint8Array> {
     if (bytes.length > MAX_FRAME_BYTES)
       throw new AxError('too_large', 'the request is too large', { details: { limit: MAX_FRAME_BYTES, sent: false } });
     if (bytes.length === 0) throw new AxError('invalid_argument', 'a request holds at least one byte');
-    if (signal.aborted) throw timedOut(false);
-    if (this.#network.wire(this, peer) === undefined) await this.#orAborted(this.#dial(peer), signal);
-    return this.#send(peer, channel, bytes, signal);
+    if (limit.isOver) throw timedOut(false);
+    if (this.#network.wire(this, peer) === undefined) await this.#orOver(this.#dial(peer), limit);
+    return this.#send(peer, channel, bytes, limit);
   }
 
   learn(peers: ReadonlyMap<HostId, readonly string[]>): void {
@@ -132,10 +133,10 @@ export class SimLink implements Link {
     this.#events?.onTrouble(peer, 'protocol_violation', address);
   }
 
-  #send(peer: HostId, channel: Channel, bytes: Uint8Array, signal: AbortSignal): Promise<Uint8Array> {
+  #send(peer: HostId, channel: Channel, bytes: Uint8Array, limit: Limit): Promise<Uint8Array> {
     return new Promise((resolve, reject) => {
       const wire = this.#network.wire(this, peer);
-      if (signal.aborted) return reject(timedOut(false));
+      if (limit.isOver) return reject(timedOut(false));
       if (wire === undefined || !this.isRunning)
         return reject(new AxError('unavailable', 'the connection ended', { details: { sent: false } }));
       let settled = false;
@@ -147,14 +148,12 @@ export class SimLink implements Link {
         settle: (outcome) => {
           if (settled) return;
           settled = true;
-          signal.removeEventListener('abort', onAbort);
           wire.flights.delete(flight);
           if (outcome instanceof AxError) reject(outcome);
           else resolve(outcome);
         },
       };
-      const onAbort = (): void => flight.settle(timedOut(true));
-      signal.addEventListener('abort', onAbort, { once: true });
+      limit.onOver(() => flight.settle(timedOut(true)));
       this.#network.carry(wire, flight);
     });
   }
@@ -201,15 +200,11 @@ export class SimLink implements Link {
     throw failure;
   }
 
-  async #orAborted(promise: Promise<void>, signal: AbortSignal): Promise<void> {
-    const aborted = Promise.withResolvers<never>();
-    const onAbort = (): void => aborted.reject(timedOut(false));
-    signal.addEventListener('abort', onAbort, { once: true });
-    try {
-      await Promise.race([promise, aborted.promise]);
-    } finally {
-      signal.removeEventListener('abort', onAbort);
-    }
+  #orOver(promise: Promise<void>, limit: Limit): Promise<void> {
+    return new Promise((resolve, reject) => {
+      limit.onOver(() => reject(timedOut(false)));
+      promise.then(resolve, reject);
+    });
   }
 }
 

@@ -73,12 +73,12 @@ export function watchedLink({ host, alive, watcher }: Watch, link: Link): Link {
         },
       }),
     stop: () => link.stop(),
-    request: async (peer, channel, bytes, signal) => {
+    request: async (peer, channel, bytes, limit) => {
       if (channel === 'hello')
-        return machine.hears(await machine.awake(link.request(peer, channel, machine.speaks(bytes, false), signal)), true);
+        return machine.hears(await machine.awake(link.request(peer, channel, machine.speaks(bytes, false), limit)), true);
       const request = read(bytes);
       if (request !== undefined && alive()) watcher.leaving(host, peer, request);
-      return machine.awake(link.request(peer, channel, bytes, signal));
+      return machine.awake(link.request(peer, channel, bytes, limit));
     },
     learn: (peers) => link.learn(peers),
     nudge: (peer) => link.nudge(peer),

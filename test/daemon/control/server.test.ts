@@ -19,9 +19,10 @@ import type { Log } from '../../../daemon/log.ts';
 import { decode, encode } from '../../../protocol/codec.ts';
 import type { ControlResponse } from '../../../protocol/control.ts';
 import { AxError } from '../../../protocol/errors.ts';
-import { encodeFrame, readFrames } from '../../../protocol/frame.ts';
+import { encodeFrame } from '../../../protocol/frame.ts';
 import { MAX_FRAME_BYTES } from '../../../protocol/limits.ts';
 import { AX_VERSION, CONTROL_PROTOCOL } from '../../../protocol/version.ts';
+import { readFrames } from '../../framing.ts';
 
 class TestClock implements Clock {
   #now = 0;
@@ -242,6 +243,44 @@ test('a frame that begins and does not end is ended by the clock', async (t) => 
   const next = await first.next();
   assert.equal(errorOf(next.value as ControlResponse).code, 'protocol_violation');
   assert.equal((await first.next()).done, true);
+});
+
+test('a frame that goes on coming is ended all the same, ten seconds after it began', async (t) => {
+  const { connect, clock } = await rig(t, echo);
+  const socket = await connect();
+  const first = answers(socket);
+  const next = request();
+  socket.write(Buffer.concat([request(), next.subarray(0, 9)]));
+  assert.equal(((await first.next()).value as ControlResponse).ok, true);
+  clock.advance(FRAME_TIMEOUT_MS - 1);
+  // The answer to another connection proves that the server has had its turn since.
+  socket.write(next.subarray(9, 12));
+  assert.equal((await ask(await connect(), request())).ok, true);
+  clock.advance(1);
+  assert.equal(errorOf((await first.next()).value as ControlResponse).code, 'protocol_violation');
+});
+
+test('requests of one chunk are begun in one turn, and the timer that watches them is one', async (t) => {
+  let turn = 0;
+  const begun: number[] = [];
+  const { connect, clock } = await rig(t, async () => {
+    begun.push(turn);
+    setImmediate(() => void (turn += 1));
+    return {};
+  });
+  const socket = await connect();
+  socket.write(Buffer.concat(Array.from({ length: 40 }, (_, id) => request({ id }))));
+  const ids: number[] = [];
+  for await (const answer of answers(socket)) if (ids.push(answer.id) === 40) break;
+  assert.deepEqual(
+    begun,
+    Array.from({ length: 40 }, () => 0),
+  );
+  assert.deepEqual(
+    ids,
+    Array.from({ length: 40 }, (_, id) => id),
+  );
+  assert.ok(clock.pending <= 1, `${clock.pending} timers`);
 });
 
 test(`no more than ${MAX_IN_FLIGHT} requests of a connection are under way at once`, async (t) => {

@@ -8,6 +8,7 @@ import { once } from 'node:events';
 import { connect, createServer } from 'node:net';
 import type { AddressInfo } from 'node:net';
 import { test } from 'node:test';
+import { Limit } from '../../../daemon/clock/within.ts';
 import { PROTOCOLS } from '../../../daemon/link/connection.ts';
 import { createLibp2pLink, networkOf } from '../../../daemon/link/libp2p.ts';
 import { silentLog } from '../../../daemon/log.ts';
@@ -104,10 +105,10 @@ async function silenced(bed: RealBed, cleanUp: (run: () => unknown) => void): Pr
 
 rule('a request that nothing answers makes the link find out whether the connection lives', async (bed, cleanUp) => {
   const [a, b] = await silenced(bed, cleanUp);
-  const gaveUp = new AbortController();
-  const refused = assert.rejects(b.link.request(a.id, 'wire', bytesOf('lost'), gaveUp.signal), refusal('timeout'));
+  const gaveUp = new Limit();
+  const refused = assert.rejects(b.link.request(a.id, 'wire', bytesOf('lost'), gaveUp), refusal('timeout'));
   await bed.pass(1000);
-  gaveUp.abort();
+  gaveUp.end();
   await refused;
   assert.equal(b.peers.at(-1)?.up, true);
   await bed.pass(16_000); // far less than an idle connection may be silent
@@ -211,13 +212,13 @@ rule('a peer that does not read is sent no more than its window; what never left
   });
   cleanUp(() => deaf.node.stop());
   a.link.learn(new Map([[deaf.id, addressesOf(deaf.node)]]));
-  const callers = Array.from({ length: 20 }, () => new AbortController());
+  const callers = Array.from({ length: 20 }, () => new Limit());
   const ends = callers.map((caller) =>
-    a.link.request(deaf.id, 'wire', new Uint8Array(1024 * 1024), caller.signal).catch((error: AxError) => error.details?.['sent']),
+    a.link.request(deaf.id, 'wire', new Uint8Array(1024 * 1024), caller).catch((error: AxError) => error.details?.['sent']),
   );
   await until(() => got > 0, 'the first bytes');
   await turns(500);
-  for (const caller of callers) caller.abort();
+  for (const caller of callers) caller.end();
   // One frame fills the window; a second may have been begun.
   const left = (await Promise.all(ends)).filter((sent) => sent === true).length;
   assert.ok(left >= 1 && left <= 2, `${left} requests left`);
