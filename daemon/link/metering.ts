@@ -1,7 +1,7 @@
 /**
  * The muxer under a meter: what one connection may cost this host before anything on its streams is understood.
  *
- * Owns the muxer's settings and its bounds. The library answers every ping, takes every opening of a stream, collects a frame
+ * Owns the muxer's settings, its bounds, and how often a window is filled up. The library answers every ping, takes every opening of a stream, collects a frame
  * of any announced length and queues without limit what the peer does not read; none of that passes through a stream, so the
  * bounds of streams.ts and conversation.ts do not see it.
  * Invariant: a connection that breaks a bound is ended inside the call that broke it; nothing behind it is looked at.
@@ -35,6 +35,10 @@ const MAX_STRANGER_BYTES = 1024 * 1024;
 const DATA = 0;
 const PING = 2;
 const SYN = 1;
+/** States of the library's stream in which a window update also says that the stream is opened, or that its opening was taken. */
+const OPENING: ReadonlySet<number> = new Set([0, 2]);
+/** A window is filled up when this share of it is used: the peer never stands still, and most small messages cost no frame back. */
+const USED_SHARE = 1 / 4;
 
 interface FrameHeader {
   readonly type: number;
@@ -43,10 +47,22 @@ interface FrameHeader {
   readonly length: number;
 }
 
-/** The two methods of the library's muxer that all input passes through. It calls both on the object, so they can be replaced. */
+/**
+ * The two methods of the library's muxer that all input passes through, and the one that makes its streams. It calls each on the object, so
+ * they can be replaced.
+ */
 interface Inside {
   onData(bytes: { readonly byteLength: number }): void;
   handleFrame(frame: { readonly header: FrameHeader }): void;
+  _newStream(id: number, state: number, direction: string): StreamInside;
+}
+
+/** What the library's stream counts its window with. */
+interface StreamInside {
+  readonly state: number;
+  readonly recvWindow: number;
+  readonly recvWindowCapacity: number;
+  sendWindowUpdate(): void;
 }
 
 export interface MeterHooks {
@@ -88,7 +104,7 @@ export class Meters {
     const meter = new Meter(this.#clock, this.#hooks);
     this.#byStreams.set(muxer.streams, meter);
     const inside = muxer as unknown as Inside;
-    const [onData, handleFrame] = [inside.onData.bind(muxer), inside.handleFrame.bind(muxer)];
+    const [onData, handleFrame, newStream] = [inside.onData.bind(muxer), inside.handleFrame.bind(muxer), inside._newStream.bind(muxer)];
     // What is thrown in here ends the muxer and its connection.
     inside.onData = (bytes) => {
       meter.arrived(bytes.byteLength);
@@ -99,8 +115,19 @@ export class Meters {
       meter.frame(frame.header);
       handleFrame(frame);
     };
+    inside._newStream = (...init) => seldomUpdating(newStream(...init));
     return muxer;
   }
+}
+
+/** The library tells the peer of each frame that it was read: a record, a packet and a wake-up there for every message. */
+function seldomUpdating(stream: StreamInside): StreamInside {
+  const update = stream.sendWindowUpdate.bind(stream);
+  stream.sendWindowUpdate = () => {
+    const used = stream.recvWindow - stream.recvWindowCapacity;
+    if (used >= stream.recvWindow * USED_SHARE || OPENING.has(stream.state)) update();
+  };
+  return stream;
 }
 
 class Meter {

@@ -5,7 +5,6 @@
  * on disk: peers and addresses come from pairing. The connection monitor is off, because connection.ts probes on its own. The
  * muxer and its bounds are metering.ts.
  */
-import { noise } from '@chainsafe/libp2p-noise';
 import { privateKeyFromRaw } from '@libp2p/crypto/keys';
 import type { Connection, Libp2p, MultiaddrConnection, Stream } from '@libp2p/interface';
 import { tcp } from '@libp2p/tcp';
@@ -17,6 +16,7 @@ import { PROTOCOLS } from './connection.ts';
 import type { Channel } from './link.ts';
 import { MAX_UNSENT_BYTES, Meters } from './metering.ts';
 import type { MeterHooks } from './metering.ts';
+import { recordedNoise } from './records.ts';
 
 /** Streams per protocol, direction and connection. One is used; the second bridges the replacement of one that broke. */
 const STREAMS_PER_CHANNEL = 2;
@@ -78,7 +78,7 @@ async function createNode(key: HostKey, listen: readonly string[], meters: Meter
       privateKey: privateKeyFromRaw(Buffer.concat([key.seed, key.publicKey])),
       addresses: { listen: [...listen] },
       transports: [tcp({ inboundSocketInactivityTimeout: SOCKET_IDLE_MS, outboundSocketInactivityTimeout: SOCKET_IDLE_MS })],
-      connectionEncrypters: [noise()],
+      connectionEncrypters: [recordedNoise()],
       streamMuxers: [meters.muxers()],
       connectionMonitor: { enabled: false },
       connectionManager: {

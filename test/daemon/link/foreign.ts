@@ -82,6 +82,8 @@ export class Proxy {
   /** Passed on, both ways. */
   bytes = 0;
   silent = false;
+  /** What goes on in place of what came, in writes of its own. */
+  alter: (bytes: Buffer, towards: 'host' | 'dialler') => readonly Uint8Array[] = (bytes) => [bytes];
   readonly sockets = new Set<Socket>();
   readonly #server: Server;
 
@@ -97,7 +99,7 @@ export class Proxy {
         from.on('data', (bytes) => {
           if (this.silent) return;
           this.bytes += bytes.length;
-          to.write(bytes);
+          for (const altered of this.alter(bytes, to === upstream ? 'host' : 'dialler')) to.write(altered);
         });
         from.on('close', () => void (this.silent ? undefined : to.destroy()));
         from.on('error', () => void to.destroy());
