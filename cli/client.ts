@@ -6,8 +6,6 @@
  */
 import { accessSync, constants, lstatSync } from 'node:fs';
 import type { Stats } from 'node:fs';
-import { createConnection } from 'node:net';
-import type { Socket } from 'node:net';
 import { dirname } from 'node:path';
 import type { Fields } from '../protocol/codec.ts';
 import type { ControlRequest, Method } from '../protocol/control.ts';
@@ -21,6 +19,8 @@ import { lockHolder } from './lock-holder.ts';
 import { frameOf, readFrame } from './one-frame.ts';
 import { asFields, decode, encode, flag, text, whole } from './plain-cbor.ts';
 import { awaiting } from './wait.ts';
+import { openWire } from './wire.ts';
+import type { Wire } from './wire.ts';
 
 /** Longest wait for an answer, ms: of a long poll, or where the daemon asks others or writes much, with room for its own bounds. */
 const LONG_ANSWER_MS = MAX_POLL_MS + 35_000;
@@ -82,13 +82,13 @@ async function exchange(
   const { origin, session, socketPath } = environment;
   const request: ControlRequest = { v: CONTROL_PROTOCOL, id: 1, method, params: { ...params }, origin, session };
   const frame = frameOf(encode(request));
-  const socket = await connect(environment);
-  const timer = setTimeout(() => socket.destroy(silent(environment, timeoutMs)), timeoutMs);
-  const onAbort = (): void => void socket.destroy(new AxError('timeout', 'the request was given up', { details: { socket: socketPath } }));
+  const wire = await connect(environment);
+  const timer = setTimeout(() => wire.destroy(silent(environment, timeoutMs)), timeoutMs);
+  const onAbort = (): void => void wire.destroy(new AxError('timeout', 'the request was given up', { details: { socket: socketPath } }));
   signal?.addEventListener('abort', onAbort, { once: true });
   try {
-    const answered = readFrame(socket);
-    socket.write(frame);
+    const answered = readFrame(wire);
+    wire.write(frame);
     const answer = await answered;
     if (answer === undefined) throw lost(socketPath);
     return readAnswer(environment, method, answer);
@@ -99,14 +99,14 @@ async function exchange(
   } finally {
     clearTimeout(timer);
     signal?.removeEventListener('abort', onAbort);
-    leave(socket);
+    leave(wire);
   }
 }
 
 /** Closes a connection a moment later: most commands end before, which closes it as well and is quicker. */
-function leave(socket: Socket): void {
-  socket.unref();
-  setTimeout(() => socket.destroy(), LEAVE_MS).unref();
+function leave(wire: Wire): void {
+  wire.unref();
+  setTimeout(() => wire.destroy(), LEAVE_MS).unref();
 }
 
 /** A daemon that takes connections and does not answer: a suspended one is named as that, with what wakes it; nothing is signalled here. */
@@ -124,18 +124,13 @@ function lost(path: string, cause?: unknown): AxError {
   return new AxError('daemon_unavailable', `the daemon at ${path} closed the connection before it answered`, { cause });
 }
 
-async function connect(environment: Environment): Promise<Socket> {
-  return new Promise<Socket>((resolve, reject) => {
-    const socket = createConnection({ path: environment.socketPath });
-    const onError = (error: NodeJS.ErrnoException): void => reject(asConnectError(environment, error));
-    socket.once('error', onError);
-    socket.once('connect', () => {
-      socket.off('error', onError);
-      // Reading reports errors by itself; this keeps one that comes while nobody reads from ending the process.
-      socket.on('error', () => socket.destroy());
-      resolve(socket);
-    });
+async function connect(environment: Environment): Promise<Wire> {
+  const wire = await openWire(environment.socketPath).catch((error: NodeJS.ErrnoException) => {
+    throw asConnectError(environment, error);
   });
+  // Reading reports errors by itself; this keeps one that comes while nobody reads from ending the process.
+  wire.on('error', () => wire.destroy());
+  return wire;
 }
 
 /** What a socket that cannot be reached is told as; exported for its test. */

@@ -5,7 +5,7 @@
  * many, take longer to load than the answer takes to come. A test holds the two against each other.
  * Invariant: a length that is zero or over the limit is refused when its four bytes are there, before any payload is kept.
  */
-import type { Readable } from 'node:stream';
+import type { EventEmitter } from 'node:events';
 import { AxError } from '../protocol/errors.ts';
 import { MAX_FRAME_BYTES } from '../protocol/limits.ts';
 
@@ -28,7 +28,7 @@ export function frameOf(payload: Uint8Array): Uint8Array {
  * The payload of the first frame that comes; undefined when the source ends before one. AxError `protocol_violation` for a bad length or
  * an end inside; what the source itself fails with passes through.
  */
-export async function readFrame(source: Readable): Promise<Uint8Array | undefined> {
+export async function readFrame(source: EventEmitter): Promise<Uint8Array | undefined> {
   return new Promise((resolve, reject) => {
     let chunks: Uint8Array[] = [];
     let have = 0;
