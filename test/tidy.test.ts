@@ -70,7 +70,7 @@ const CLI_NEVER_REACHES = /^(daemon\/.*|protocol\/(identity|seal|hashtree|envelo
 const BUFFERS = /^uint8arraylist$/;
 /** Packages and node: modules: who may import which. */
 const MAY_IMPORT_PACKAGE: readonly (readonly [file: RegExp, packages: RegExp])[] = [
-  [/^protocol\//, /^(node:crypto|cborg(\/.*)?|tweetnacl|multiformats\/.+|@noble\/.+|@libp2p\/(crypto|peer-id)(\/.*)?)$/],
+  [/^protocol\//, /^(node:crypto|tweetnacl|multiformats\/.+|@noble\/.+|@libp2p\/(crypto|peer-id)(\/.*)?)$/],
   [
     /^daemon\/(store|link|harness|clock|verifier|files|log|box|backup)\/(?!(store|link|harness|clock|verifier|files|log|box|backup|rows|weights|within)\.ts$)/,
     /^node:/,

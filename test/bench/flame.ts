@@ -32,7 +32,7 @@ const LEAST = 0.6;
 const COLOURS: Readonly<Record<string, string>> = {
   'ax daemon': '#e4572e',
   'ax protocol': '#f3a712',
-  'codec (cborg)': '#a8c686',
+  codec: '#a8c686',
   lmdb: '#669bbc',
   'libp2p, noise, yamux': '#9f86c0',
   'node:crypto': '#d4a5a5',
@@ -64,8 +64,8 @@ function partOf(node: Node): string {
   const from = originOf(node);
   if (node.callFrame.functionName === '(garbage collector)') return 'garbage collector';
   if (from.startsWith('daemon/')) return 'ax daemon';
+  if (from.startsWith('protocol/cbor-')) return 'codec';
   if (from.startsWith('protocol/')) return 'ax protocol';
-  if (from.includes('/cborg/')) return 'codec (cborg)';
   if (from.includes('/lmdb/')) return 'lmdb';
   if (/libp2p|chainsafe|noble|uint8array|multiformats|it-/.test(from)) return 'libp2p, noise, yamux';
   if (from.startsWith('node:') && /crypto/.test(from)) return 'node:crypto';
