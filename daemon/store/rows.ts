@@ -5,7 +5,7 @@
  * their shape is trusted after decoding; a record that does not decode is a corrupt store.
  */
 import { createHash } from 'node:crypto';
-import { decode, encode } from '../../protocol/codec.ts';
+import { decode, encodePassing } from '../../protocol/codec.ts';
 import { AxError } from '../../protocol/errors.ts';
 import { LATE_BYTES } from './store.ts';
 import type { LateValue, StoreReader, StoreTransaction, Table } from './store.ts';
@@ -18,13 +18,19 @@ export function seqKey(seq: number): string {
   return String(seq).padStart(DIGITS, '0');
 }
 
-/** Rows by the bytes made of them: what a commit reads back of its own, counters for the most part, is not decoded. */
-const packed = new WeakMap<Uint8Array, object>();
+/**
+ * Rows by the bytes made of them: what a commit reads back of its own, counters for the most part, is not decoded. The newest only; a weak
+ * map of all costs more than the decoding.
+ */
+const packed = new Map<Uint8Array, object>();
+const KEPT_PACKED = 512;
+const KEPT_PACKED_BYTES = 4096;
 
-/** The row must not change any more. */
+/** The row must not change any more. The bytes are for the store, which lets them go when they are committed. */
 export function pack(row: object): Uint8Array {
-  const bytes = encode(row);
-  packed.set(bytes, row);
+  const bytes = encodePassing(row);
+  if (packed.size >= KEPT_PACKED) packed.clear();
+  if (bytes.length <= KEPT_PACKED_BYTES) packed.set(bytes, row);
   return bytes;
 }
 
