@@ -19,6 +19,7 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, test } from 'node:test';
+import { isDeepStrictEqual } from 'node:util';
 import { openLmdbStore } from '../../../daemon/store/lmdb.ts';
 import { STORE_SCHEMA } from '../../../daemon/store/store.ts';
 import { storeContract } from '../../contract/store.ts';
@@ -267,6 +268,26 @@ test('a row that was just put is handed out as it was put, until another write c
   assert.deepEqual([shared('row'), shared('late'), store.count('meta')], [value(4), undefined, 1]);
   await store.close();
   assert.throws(() => shared('row'), { code: 'shutting_down' });
+});
+
+test('while a commit is on its way to the disk, what is read outside is all from before it or all from after it', async () => {
+  const store = await openLmdbStore(freshFolder());
+  await store.write((tx) => [tx.put('meta', 'a', value(1)), tx.put('meta', 'b', value(1))]);
+  const read = (): unknown => [store.get('meta', 'a'), store.get('meta', 'b'), store.get('meta', 'c'), store.count('meta')];
+  let between: unknown;
+  await store.write((tx) => {
+    tx.put('meta', 'a', value(2));
+    tx.remove('meta', 'b');
+    tx.put('meta', 'c', value(2));
+    queueMicrotask(() => (between = read()));
+  });
+  const [old, fresh] = [
+    [value(1), value(1), undefined, 2],
+    [value(2), undefined, value(2), 2],
+  ];
+  assert.ok([old, fresh].some((all) => isDeepStrictEqual(between, all)));
+  assert.deepEqual(read(), fresh);
+  await store.close();
 });
 
 test('what was put is found however much was put after it', async () => {
