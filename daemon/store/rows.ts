@@ -5,7 +5,7 @@
  * their shape is trusted after decoding; a record that does not decode is a corrupt store.
  */
 import { createHash } from 'node:crypto';
-import { decode, encodePassing } from '../../protocol/codec.ts';
+import { decode, encode, encodePassing } from '../../protocol/codec.ts';
 import { AxError } from '../../protocol/errors.ts';
 import { LATE_BYTES } from './store.ts';
 import type { LateValue, StoreReader, StoreTransaction, Table } from './store.ts';
