@@ -17,7 +17,7 @@ import type { Progress } from '../protocol/receipt.ts';
 import { progressValue, readProgress, readReceipt, signCancel } from '../protocol/receipt.ts';
 import { RECEIVER_ENDS } from '../protocol/states.ts';
 import { encodeRefusal, encodeRequest, encodeResult, MAX_PROGRESS_IDS, readAnswer, readRequest, receiptOf } from '../protocol/wire.ts';
-import type { WireRequest } from '../protocol/wire.ts';
+import type { OutgoingRequest, WireRequest } from '../protocol/wire.ts';
 import type { Admission } from './admission.ts';
 import type { Clock } from './clock/clock.ts';
 import { within } from './clock/within.ts';
@@ -213,6 +213,7 @@ export class Exchange {
     const mayGo = (): boolean => !this.#stopped && greeting.isReady(host) && !lane.all.isOn;
     try {
       while (lane.again && !this.#stopped) {
+        await Promise.resolve(); // what the same commit or packet brought comes in this turn: it leaves together
         lane.again = false;
         if (greeting.view(host).state === 'untrusted') await this.#forwarding.holdUntrusted(host);
         if (mayGo() && lane.mayHaveWords) {
@@ -233,7 +234,7 @@ export class Exchange {
     if (lane.again && mayGo()) this.#begin(host, lane);
   }
 
-  async #request(host: HostId, request: WireRequest, timeoutMs = REQUEST_TIMEOUT_MS): Promise<Fields> {
+  async #request(host: HostId, request: OutgoingRequest, timeoutMs = REQUEST_TIMEOUT_MS): Promise<Fields> {
     const { clock, link, greeting } = this.#deps;
     // The link would dial by itself: to a host that was not greeted since, and may have another protocol or not know this one any more.
     if (request.type !== 'sessions' && !greeting.isReady(host))

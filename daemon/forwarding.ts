@@ -4,13 +4,12 @@
  * Owns one delivery attempt and what its end means for the entry. `uncertain` is durable before bytes leave and ends only with
  * a signed receipt, or when no copy can be on its way. A host that does not know this one is sent no bodies: what waits for it says so.
  */
-import { decode } from '../protocol/codec.ts';
+import { Encoded } from '../protocol/codec.ts';
 import type { Fields } from '../protocol/codec.ts';
 import { AxError, toAxError } from '../protocol/errors.ts';
-import { readSigned } from '../protocol/hashtree.ts';
 import type { HostId } from '../protocol/ids.ts';
 import { FORWARD_WINDOW, FORWARD_WINDOW_BYTES, LARGE_WINDOW } from '../protocol/limits.ts';
-import type { WireRequest } from '../protocol/wire.ts';
+import type { OutgoingRequest } from '../protocol/wire.ts';
 import type { Clock } from './clock/clock.ts';
 import type { Events } from './events.ts';
 import { handOver } from './handover.ts';
@@ -27,7 +26,7 @@ export interface ForwardingDeps {
   readonly outbox: Outbox;
   readonly events: Events;
   readonly running: () => number;
-  readonly request: (host: HostId, request: WireRequest, timeoutMs?: number) => Promise<Fields>;
+  readonly request: (host: HostId, request: OutgoingRequest, timeoutMs?: number) => Promise<Fields>;
   /** Verifies and stores the receipt in an answer about a message. */
   readonly takeReceipt: (host: HostId, fields: Fields, about: Sent) => Promise<void>;
   /** An attempt has ended: there may be room for the next. */
@@ -164,7 +163,7 @@ export class Forwarding {
   /** The answer with the receipt; undefined when there is no body any more. */
   async #handOver(host: HostId, lane: Lane, row: Sent, known: Uint8Array | undefined): Promise<Fields | undefined> {
     const { outbox, request } = this.#deps;
-    const envelope = readSigned(decode(row.signed), 'an envelope');
+    const envelope = new Encoded(row.signed);
     if (isLarge(row)) return handOver({ outbox, request, running: this.#deps.running, pieces: lane.pieces }, host, row, envelope);
     const body = known ?? outbox.body(row.id);
     return body === undefined ? undefined : request(host, { type: 'deliver', envelope, pieces: [body] });

@@ -5,20 +5,19 @@
  * nothing: the next offer is answered with what is still missing. Only the last request, which has no piece, can make the message accepted.
  */
 import { flag } from '../protocol/codec.ts';
-import type { Fields } from '../protocol/codec.ts';
+import type { Encoded, Fields } from '../protocol/codec.ts';
 import { AxError } from '../protocol/errors.ts';
-import type { Signed } from '../protocol/hashtree.ts';
 import type { HostId, MessageId } from '../protocol/ids.ts';
 import { PIECE_TIMEOUT_MS } from '../protocol/limits.ts';
 import { readMissing } from '../protocol/wire.ts';
-import type { WireRequest } from '../protocol/wire.ts';
+import type { OutgoingRequest } from '../protocol/wire.ts';
 import type { Lane } from './lane.ts';
 import type { Outbox } from './outbox.ts';
 import type { Sent } from './sent-row.ts';
 
 export interface HandOverDeps {
   readonly outbox: Outbox;
-  readonly request: (host: HostId, request: WireRequest, timeoutMs?: number) => Promise<Fields>;
+  readonly request: (host: HostId, request: OutgoingRequest, timeoutMs?: number) => Promise<Fields>;
   readonly running: () => number;
   /** Lets few pieces leave at a time, of all messages to that host: they take turns with small messages. */
   readonly pieces: Lane['pieces'];
@@ -29,7 +28,7 @@ export async function handOver(
   deps: HandOverDeps,
   host: HostId,
   row: Sent & { readonly pieces: number },
-  envelope: Signed,
+  envelope: Encoded,
 ): Promise<Fields | undefined> {
   let answer = await deps.request(host, { type: 'offer', envelope });
   const kept = new Set<number>();

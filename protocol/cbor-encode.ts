@@ -19,6 +19,15 @@ const SHORT_CHARS = 32;
 /** The decoder takes 16. Deeper than this is a value that holds itself. */
 const MAX_DEPTH = 256;
 
+/** A value that is encoded already: its bytes are written as they are. They must be one whole value. */
+export class Encoded {
+  readonly bytes: Uint8Array;
+
+  constructor(bytes: Uint8Array) {
+    this.bytes = bytes;
+  }
+}
+
 let room = new Uint8Array(ROOM_BYTES);
 let roomText = Buffer.from(room.buffer);
 /** Where the encoding that runs has begun, and where it goes on. */
@@ -121,6 +130,7 @@ function put(value: unknown, depth: number): void {
 function putObject(value: object, depth: number): void {
   if (depth === MAX_DEPTH) throw unencodable('value that holds itself');
   if (value instanceof Uint8Array) putBytes(value);
+  else if (value instanceof Encoded) putRaw(value.bytes);
   else if (Array.isArray(value)) {
     putHead(0x80, value.length);
     for (let i = 0; i < value.length; i++) put(value[i], depth + 1);
@@ -214,6 +224,10 @@ function putNumber(value: number): void {
 
 function putBytes(bytes: Uint8Array): void {
   putHead(0x40, bytes.length);
+  putRaw(bytes);
+}
+
+function putRaw(bytes: Uint8Array): void {
   if (bytes.length >= LARGE_BYTES) larges.push({ at, bytes });
   else {
     need(bytes.length);

@@ -12,7 +12,7 @@ import { visibleText } from './ids.ts';
 
 export { decode, violation } from './cbor-decode.ts';
 export type { Value } from './cbor-decode.ts';
-export { encode, encodePassing } from './cbor-encode.ts';
+export { encode, Encoded, encodePassing } from './cbor-encode.ts';
 
 export type Fields = { readonly [key: string]: Value };
 

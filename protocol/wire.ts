@@ -13,6 +13,7 @@ import {
   asList,
   decode,
   encode,
+  Encoded,
   flag,
   oneOf,
   optionalFlag,
@@ -88,11 +89,12 @@ export interface PublicAgent {
   readonly workspace: string;
 }
 
-export type WireRequest =
+/** `Item`: how an envelope stands in it. One that comes in was read; of one that goes out the bytes are enough. */
+export type WireRequest<Item = Signed> =
   /** With the one piece of the body; or without, when its several pieces are there already. */
-  | { readonly type: 'deliver'; readonly envelope: Signed; readonly pieces: readonly Uint8Array[] }
+  | { readonly type: 'deliver'; readonly envelope: Item; readonly pieces: readonly Uint8Array[] }
   /** Asks what is missing of a message of several pieces. Takes nothing by itself. */
-  | { readonly type: 'offer'; readonly envelope: Signed }
+  | { readonly type: 'offer'; readonly envelope: Item }
   | { readonly type: 'piece'; readonly id: MessageId; readonly index: number; readonly piece: Uint8Array }
   | { readonly type: 'cancel'; readonly cancel: Signed }
   | { readonly type: 'receipt'; readonly receipt: Signed }
@@ -141,12 +143,17 @@ function helloOf(fields: Fields): Hello {
   };
 }
 
-export function encodeRequest(request: WireRequest): Uint8Array {
+/** A request that goes out: its envelope may be given as it is stored (encodeSigned), and is then encoded once in its life. */
+export type OutgoingRequest = WireRequest<Signed | Encoded>;
+
+const itemValue = (item: Signed | Encoded): unknown => (item instanceof Encoded ? item : signedValue(item));
+
+export function encodeRequest(request: OutgoingRequest): Uint8Array {
   switch (request.type) {
     case 'deliver':
-      return encode({ t: 'deliver', envelope: signedValue(request.envelope), pieces: request.pieces });
+      return encode({ t: 'deliver', envelope: itemValue(request.envelope), pieces: request.pieces });
     case 'offer':
-      return encode({ t: 'offer', envelope: signedValue(request.envelope) });
+      return encode({ t: 'offer', envelope: itemValue(request.envelope) });
     case 'piece':
       return encode({ t: 'piece', id: request.id, index: request.index, piece: request.piece });
     case 'cancel':

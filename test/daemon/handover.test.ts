@@ -8,9 +8,10 @@ import { Lane } from '../../daemon/lane.ts';
 import { silentLog } from '../../daemon/log.ts';
 import { Outbox } from '../../daemon/outbox.ts';
 import type { Sent } from '../../daemon/sent-row.ts';
+import { Encoded } from '../../protocol/codec.ts';
 import type { Fields } from '../../protocol/codec.ts';
 import { encodeSigned } from '../../protocol/hashtree.ts';
-import type { WireRequest } from '../../protocol/wire.ts';
+import type { OutgoingRequest } from '../../protocol/wire.ts';
 import { ALICE, aliceKeys, BOB, counted, draft, sealRandom } from '../protocol/sample.ts';
 import { sealMessage } from '../../protocol/envelope.ts';
 import { pieceKey } from '../../daemon/store/rows.ts';
@@ -50,7 +51,7 @@ async function sender(): Promise<{ bed: Bed; outbox: Outbox; row: Sent & { reado
 
 /** A receiver that answers each offer and delivery with what `missing` says, and keeps every piece. */
 function asking(missing: () => number[], sent: string[], onSent: () => void = () => undefined) {
-  return async (_host: unknown, request: WireRequest): Promise<Fields> => {
+  return async (_host: unknown, request: OutgoingRequest): Promise<Fields> => {
     sent.push(request.type === 'piece' ? `piece ${request.index}` : request.type);
     onSent();
     return request.type === 'piece' ? { ok: true, stored: true } : { ok: true, missing: missing() };
@@ -63,7 +64,7 @@ test('a piece that was kept is not sent twice in one attempt, whatever the recei
   let asked = COUNT + 1;
   const request = asking(() => Array.from({ length: --asked }, (_, index) => index), sent);
   const deps = { outbox, request, running: bed.running, pieces: new Lane(bed.clock, () => undefined).pieces };
-  await assert.rejects(handOver(deps, BOB.hostId, row, message.signed), { code: 'busy' });
+  await assert.rejects(handOver(deps, BOB.hostId, row, new Encoded(row.signed)), { code: 'busy' });
   assert.deepEqual(sent.filter((what) => what.startsWith('piece')).length, COUNT);
 });
 
@@ -78,7 +79,7 @@ test('nothing of a message leaves after its deadline, nor after it was cancelled
     );
     if (end === 'cancel') await bed.write((tx) => outbox.cancel(tx, row.id));
     const deps = { outbox, request, running: bed.running, pieces: new Lane(bed.clock, () => undefined).pieces };
-    assert.equal(await handOver(deps, BOB.hostId, row, message.signed), undefined);
+    assert.equal(await handOver(deps, BOB.hostId, row, new Encoded(row.signed)), undefined);
     assert.deepEqual(sent, ['offer'], end);
   }
 });

@@ -4,10 +4,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { decode, encode } from '../../protocol/codec.ts';
+import { decode, encode, Encoded } from '../../protocol/codec.ts';
 import { AxError, ERROR_TABLE } from '../../protocol/errors.ts';
 import type { ErrorCode } from '../../protocol/errors.ts';
-import { signedValue } from '../../protocol/hashtree.ts';
+import { encodeSigned, signedValue } from '../../protocol/hashtree.ts';
 import { MAX_FRAME_BYTES, MAX_PIECE_BYTES } from '../../protocol/limits.ts';
 import { signCancel, signReceipt } from '../../protocol/receipt.ts';
 import { SEAL_OVERHEAD } from '../../protocol/seal.ts';
@@ -48,6 +48,12 @@ const REQUESTS: readonly WireRequest[] = [
 
 test('every request comes back as it was', () => {
   for (const request of REQUESTS) assert.deepEqual(wire.readRequest(wire.encodeRequest(request)), request);
+});
+
+test('an envelope as it is stored makes the same request', () => {
+  const envelope = new Encoded(encodeSigned(message.signed));
+  assert.deepEqual(wire.encodeRequest({ type: 'deliver', envelope, pieces: message.pieces }), wire.encodeRequest(REQUESTS[0]!));
+  assert.deepEqual(wire.encodeRequest({ type: 'offer', envelope }), wire.encodeRequest(REQUESTS[2]!));
 });
 
 test('the largest delivery fits into a frame', () => {
