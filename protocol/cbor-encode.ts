@@ -167,7 +167,7 @@ function putMap(fields: object, depth: number): void {
   fieldCount = base;
 }
 
-/** A map of so many keys that its shape is not remembered, or an object of some class. */
+/** A map whose keys are too many or too long to be remembered, or an object of some class. */
 function putUnknownMap(fields: object, depth: number): void {
   if (Object.prototype.toString.call(fields) !== '[object Object]') throw unencodable(Object.prototype.toString.call(fields));
   const entries = Object.entries(fields).filter(([, value]) => value !== undefined);

@@ -7,6 +7,8 @@
 
 /** Keys of an object whose shape is remembered. */
 const MAX_KEYS = 64;
+/** Longest key that is remembered. */
+const MAX_KEY_CHARS = 64;
 /** Nodes of the tree, over all shapes. */
 const MAX_NODES = 4096;
 
@@ -34,11 +36,11 @@ export class Shape {
     return this.#sorted;
   }
 
-  /** The shape with one more key; undefined when that is too many. */
+  /** The shape with one more key; undefined when it is not to be remembered. */
   with(key: string): Shape | undefined {
     let shape = this.#followers?.get(key);
     if (shape === undefined) {
-      if (this.#keys.length === MAX_KEYS) return undefined;
+      if (this.#keys.length === MAX_KEYS || key.length > MAX_KEY_CHARS) return undefined;
       shape = new Shape([...this.#keys, key]);
       this.#followers ??= new Map();
       this.#followers.set(key, shape);

@@ -3,6 +3,8 @@
  */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 import fc from 'fast-check';
 import { decode, encode, encodePassing } from '../../protocol/codec.ts';
 import { AxError } from '../../protocol/errors.ts';
@@ -204,6 +206,16 @@ test('more keys and shapes than are remembered change nothing', () => {
     if (round % 10 === 0) assert.equal(hex(bytes), hex(cborg.encode(value)));
     assert.deepEqual(decode(bytes), value);
   }
+});
+
+test('long keys of strangers are forgotten at once', () => {
+  setFlagsFromString('--expose-gc');
+  const collect = runInNewContext('gc') as () => void;
+  const held = (): number => (collect(), collect(), process.memoryUsage().heapUsed);
+  const before = held();
+  for (let i = 0; i < 1000; i++) decode(encode({ [`${i}${'x'.repeat(20_000)}`]: 0 }));
+  const kept = held() - before;
+  assert.ok(kept < 8_000_000, `${kept} bytes kept`);
 });
 
 test('what cannot be encoded is refused, and the next encoding is whole', () => {
