@@ -19,24 +19,29 @@ export function seqKey(seq: number): string {
 }
 
 /**
- * Rows by the bytes made of them: what a commit reads back of its own, counters for the most part, is not decoded. The newest only; a weak
- * map of all costs more than the decoding.
+ * The newest rows and the bytes made of them: what a commit reads back of its own, counters for the most part, is not decoded. A fixed
+ * number of places: a weak map of all costs more than the decoding, and one that is emptied leaves its rows to the slow garbage collection.
  */
-const packed = new Map<Uint8Array, object>();
-const KEPT_PACKED = 512;
-const KEPT_PACKED_BYTES = 4096;
+const NEWEST = 64;
+const newestBytes: (Uint8Array | undefined)[] = Array.from({ length: NEWEST }, () => undefined);
+const newestRows: (object | undefined)[] = Array.from({ length: NEWEST }, () => undefined);
+const NEWEST_BYTES = 4096;
+let newest = 0;
 
 /** The row must not change any more. The bytes are for the store, which lets them go when they are committed. */
 export function pack(row: object): Uint8Array {
   const bytes = encodePassing(row);
-  if (packed.size >= KEPT_PACKED) packed.clear();
-  if (bytes.length <= KEPT_PACKED_BYTES) packed.set(bytes, row);
+  if (bytes.length <= NEWEST_BYTES) {
+    newest = (newest + 1) % NEWEST;
+    newestBytes[newest] = bytes;
+    newestRows[newest] = row;
+  }
   return bytes;
 }
 
 export function unpack<T>(bytes: Uint8Array): T {
-  const known = packed.get(bytes);
-  if (known !== undefined) return known as T;
+  for (let i = newest; i >= 0; i--) if (newestBytes[i] === bytes) return newestRows[i] as T;
+  for (let i = NEWEST - 1; i > newest; i--) if (newestBytes[i] === bytes) return newestRows[i] as T;
   try {
     return decode(bytes) as T;
   } catch (error) {
