@@ -54,9 +54,7 @@ export class Agents {
   }
 
   named(name: string, reader: StoreReader = this.#store): Agent | undefined {
-    const key = `n/${name.toLowerCase()}`;
-    const bytes = reader.get('agents', key);
-    return bytes === undefined ? undefined : this.#known.read(key, bytes);
+    return this.#known.get(reader, 'agents', `n/${name.toLowerCase()}`);
   }
 
   at(harness: string, workspace: string, reader: StoreReader = this.#store): Agent | undefined {

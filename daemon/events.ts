@@ -53,6 +53,9 @@ export class Events {
 
   /** Entries after `since`, oldest first. AxError `expired` with `details.oldest_seq` when entries after `since` were pruned. */
   list(since: number, limit: number): Event[] {
+    const entries = this.#store.range('events', { start: `e/${seqKey(since + 1)}`, end: 'e/~', limit });
+    const rows = entries.map((entry) => unpack<Event>(entry.value));
+    if (rows[0]?.seq === since + 1) return rows; // so none between was pruned
     const oldest = this.oldest() || this.newest() + 1; // of nothing kept, what comes next is the oldest
     if (since > 0 && oldest > since + 1) {
       throw new AxError('expired', `events up to ${oldest - 1} are no longer kept`, {
@@ -60,7 +63,7 @@ export class Events {
         fix: `ax admin events --since ${oldest - 1}`,
       });
     }
-    return this.#store.range('events', { start: `e/${seqKey(since + 1)}`, end: 'e/~', limit }).map((entry) => unpack<Event>(entry.value));
+    return rows;
   }
 
   /** The newest entries, oldest of them first. */

@@ -367,8 +367,7 @@ export class Outbox {
   }
 
   #row(seq: string, reader: StoreReader): Sent | undefined {
-    const bytes = reader.get('outbox', seq);
-    return bytes === undefined ? undefined : this.#known.read(seq, bytes);
+    return this.#known.get(reader, 'outbox', seq);
   }
 
   #rows(prefix: string, after: number, limit: number, reader: StoreReader): Sent[] {

@@ -79,8 +79,7 @@ export class Peers {
   }
 
   get(hostId: string, reader: StoreReader = this.#store): Peer | undefined {
-    const bytes = reader.get('peers', hostId);
-    return bytes === undefined ? undefined : this.#known.read(hostId, bytes);
+    return this.#known.get(reader, 'peers', hostId);
   }
 
   all(reader: StoreReader = this.#store): Peer[] {

@@ -5,7 +5,6 @@
  * same request again answers with it, another request under the same id is a conflict. Local messages take one transaction
  * (inbox row and settled outbox row); remote ones go to the outbox and the exchange. Returns only when it is durable.
  */
-import type { KeyObject } from 'node:crypto';
 import type { Destination, ReplyAddress } from '../protocol/address.ts';
 import type { QueuedMessage } from '../protocol/control.ts';
 import { ENVELOPE_CONTEXT, SEAL_RANDOM_BYTES } from '../protocol/envelope.ts';
@@ -25,7 +24,7 @@ import {
   MAX_SUBJECT_BYTES,
 } from '../protocol/limits.ts';
 import { keyedDigest } from '../protocol/seal.ts';
-import type { SealKeys } from '../protocol/seal.ts';
+import type { OwnKey, SealKeys } from '../protocol/seal.ts';
 import type { MessageKind, WithheldReason } from '../protocol/states.ts';
 import { refuseSelf } from './addressing.ts';
 import type { Actor, Addressing, Target } from './addressing.ts';
@@ -102,7 +101,7 @@ const COVERED = [
 
 export class Router {
   readonly #deps: RouterDeps;
-  readonly #fingerprintKey: KeyObject;
+  readonly #fingerprintKey: OwnKey;
   readonly #signer: GroupSigner;
 
   constructor(deps: RouterDeps) {

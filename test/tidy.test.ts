@@ -82,6 +82,7 @@ const MAY_IMPORT_PACKAGE: readonly (readonly [file: RegExp, packages: RegExp])[]
   [/^daemon\/link\/(?!link\.ts)/, /^(libp2p|@libp2p\/.+|@chainsafe\/.+|@multiformats\/.+)$/],
   [/^daemon\/link\/(?!link\.ts)/, BUFFERS],
   [/^daemon\/harness\/codex-rpc\.ts$/, /^ws$/],
+  [/^daemon\/backup\/folder\.ts$/, /^it-pipe$/],
   [/^daemon\/lock\.ts$/, /^fs-native-extensions$/],
   [/^daemon\/(log-[a-z]+\.ts|log\/.*)$/, /^pino$/],
   [/^cli\//, /^(node:.*|commander|@clack\/prompts|cli-table3)$/],

@@ -24,6 +24,7 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { basename, dirname, isAbsolute, join } from 'node:path';
+import { pipe } from 'it-pipe';
 import { AxError } from '../../protocol/errors.ts';
 import type { HostKey } from '../../protocol/identity.ts';
 import { shellQuote } from '../../protocol/paths.ts';
@@ -113,11 +114,16 @@ async function filesOf(folder: string): Promise<BackupFile[]> {
   for (const name of BACKUP_FILES) {
     const found = lstatSync(join(folder, name), { throwIfNoEntry: false });
     if (found === undefined) continue;
-    const hash = createHash('sha256');
-    for await (const piece of createReadStream(join(folder, name), { highWaterMark: 1 << 20 })) hash.update(piece as Buffer);
-    files.push({ name, bytes: found.size, sha256: hash.digest('hex') });
+    const sha256 = await pipe(createReadStream(join(folder, name), { highWaterMark: 1 << 20 }) as AsyncIterable<Buffer>, digestOf);
+    files.push({ name, bytes: found.size, sha256 });
   }
   return files;
+}
+
+async function digestOf(pieces: AsyncIterable<Buffer>): Promise<string> {
+  const hash = createHash('sha256');
+  for await (const piece of pieces) hash.update(piece);
+  return hash.digest('hex');
 }
 
 /** The real path of a place where a folder may appear: nothing is there, or an empty folder of this user. */

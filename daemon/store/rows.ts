@@ -103,10 +103,17 @@ export class KnownRows<T extends object> {
     return bytes;
   }
 
+  /** The row under `key`, or undefined. */
+  get(reader: StoreReader, table: Table, key: string): T | undefined {
+    const value = reader.shared === undefined ? reader.get(table, key) : reader.shared(table, key);
+    if (value === undefined) return undefined;
+    return this.read(key, value instanceof Uint8Array ? value : value.bytes());
+  }
+
   /** The row in these bytes, which stand under `key`. */
   read(key: string, bytes: Uint8Array): T {
     const known = this.#known.get(key);
-    if (known !== undefined && Buffer.compare(known.bytes, bytes) === 0) return known.row;
+    if (known !== undefined && (known.bytes === bytes || Buffer.compare(known.bytes, bytes) === 0)) return known.row;
     const row = unpack<T>(bytes);
     this.#keep(key, bytes, row);
     return row;
