@@ -64,6 +64,8 @@ export class PeerConnection {
   /** Once trusted, always: a peer that is forgotten loses its connections, and what is still on the way is no violation. */
   #trusted = false;
   #heardAt: number;
+  /** How often something arrived. */
+  #arrivals = 0;
   #probing = false;
 
   constructor(connection: Connection, peer: HostId, slots: PeerSlots, seams: { clock: Clock; log: Log }, hooks: ConnectionHooks) {
@@ -96,12 +98,12 @@ export class PeerConnection {
 
   /** One request on this connection; AxError as Link.request. An empty payload is the keep-alive. */
   ask(channel: Channel, payload: Uint8Array, limit: Limit): Promise<Uint8Array> {
-    const askedAt = this.#clock.monotonic();
+    const arrivals = this.#arrivals;
     const ready = this.#ready.get(channel);
     const answered = ready?.isOpen === true ? ready.ask(payload, limit) : this.#askOnNew(channel, payload, limit);
     return answered.catch((error: unknown) => {
       // Not a word since: it may be dead, and what waits for the peer waits until that is known.
-      if (error instanceof AxError && error.code === 'timeout' && this.#heardAt <= askedAt) this.probe('now');
+      if (error instanceof AxError && error.code === 'timeout' && this.#arrivals === arrivals) this.probe('now');
       throw error;
     });
   }
@@ -174,7 +176,10 @@ export class PeerConnection {
     }
   }
 
-  readonly #heard = (): void => void (this.#heardAt = this.#clock.monotonic());
+  readonly #heard = (): void => {
+    this.#heardAt = this.#clock.monotonic();
+    this.#arrivals += 1;
+  };
 
   #bounds(channel: Channel): Heard {
     const onWire = (): number => {

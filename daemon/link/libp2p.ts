@@ -247,6 +247,8 @@ class Libp2pLink implements Link {
 
   /** The connection requests go over (see the header). */
   #best(peer: Peer): PeerConnection | undefined {
+    const [only] = peer.connections;
+    if (peer.connections.length === 1) return only!.isOpen ? only : undefined;
     const open = peer.connections.filter((connection) => connection.isOpen);
     const newest = open.at(-1);
     if (newest === undefined) return undefined;

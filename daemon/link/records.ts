@@ -8,9 +8,11 @@
  */
 import { createCipheriv, createDecipheriv, createSecretKey } from 'node:crypto';
 import type { KeyObject } from 'node:crypto';
+import type { Socket } from 'node:net';
 import { noise } from '@chainsafe/libp2p-noise';
 import type { SecuredConnection } from '@libp2p/interface';
 import { Uint8ArrayList } from 'uint8arraylist';
+import { giveBack } from '../../protocol/frame.ts';
 
 const CIPHER = 'chacha20-poly1305';
 const LENGTH_BYTES = 2;
@@ -21,11 +23,16 @@ const MAX_PLAIN_BYTES = 65_535 - TAG_BYTES;
 
 type Bytes = Uint8Array | Uint8ArrayList;
 
-/** The parts of the library's encrypter and connection that are replaced. It calls each on its object. */
+/** The parts of the library's encrypter, its connection and the socket's below that are replaced. It calls each on its object. */
 interface EncrypterInside {
   readonly crypto: { encrypt: typeof seal; decrypt: typeof open };
 }
+interface SocketInside {
+  readonly socket: Socket;
+  sendData(data: Uint8ArrayList): { readonly sentBytes: number; readonly canSendMore: boolean };
+}
 interface ConnectionInside {
+  readonly stream: SocketInside;
   readonly handshake: { encrypt(plain: Bytes): Bytes; decrypt(record: Bytes): Bytes };
   decoder: { decode(bytes: Bytes): Iterable<Bytes>; readonly buffer?: Uint8ArrayList };
   encrypt(plain: Bytes): Bytes;
@@ -50,13 +57,23 @@ export function recordedNoise(): MakeEncrypter {
 function recorded<T>(secured: SecuredConnection<T>): SecuredConnection<T> {
   const inside = secured.connection as unknown as ConnectionInside;
   const { handshake } = inside;
-  const cutter = new RecordCutter();
-  // What came right behind the handshake may have gone into the library's own; a whole record would have left it.
-  if (inside.decoder.buffer !== undefined) cutter.decode(inside.decoder.buffer);
-  inside.decoder = cutter;
+  // What came right behind the handshake may have gone into the library's own already; whole records have left it.
+  inside.decoder = new RecordCutter(inside.decoder.buffer);
   inside.encrypt = (plain) => sealRecords(plain, (bytes) => handshake.encrypt(bytes));
   inside.decrypt = (record) => handshake.decrypt(record);
+  inside.stream.sendData = (data) => written(inside.stream.socket, data);
   return secured;
+}
+
+/** As the library writes to its socket, and what was written is given back. */
+function written(socket: Socket, data: Uint8ArrayList): ReturnType<SocketInside['sendData']> {
+  let [sentBytes, canSendMore] = [0, true];
+  for (const part of data) {
+    sentBytes += part.byteLength;
+    canSendMore = socket.write(part, () => giveBack(part));
+    if (!canSendMore) break;
+  }
+  return { sentBytes, canSendMore };
 }
 
 /** The library keeps one array per key and connection, so a key's object lives as long as it is used. */
@@ -106,6 +123,7 @@ function sealRecords(plain: Bytes, encrypt: (plain: Bytes) => Bytes): Uint8Array
     for (const part of partsOf(record)) {
       out.set(part, at);
       at += part.length;
+      giveBack(part);
     }
   }
   return out;
@@ -114,27 +132,37 @@ function sealRecords(plain: Bytes, encrypt: (plain: Bytes) => Bytes): Uint8Array
 /** Cuts what arrives into records, without copying. Holds at most one record that is not complete yet. */
 class RecordCutter {
   #waiting = new Uint8ArrayList();
+  /** The chunks that end in what waits. */
+  #begun: Uint8Array[] = [];
 
-  decode(bytes: Bytes): Bytes[] {
-    const records: Bytes[] = [];
-    let rest = bytes;
-    if (this.#waiting.length > 0) {
-      this.#waiting.append(bytes);
-      if (this.#waiting.length < LENGTH_BYTES) return records;
-      const end = LENGTH_BYTES + this.#waiting.getUint16(0);
-      if (this.#waiting.length < end) return records;
-      records.push(this.#waiting.sublist(LENGTH_BYTES, end));
-      rest = this.#waiting.sublist(end);
-      this.#waiting = new Uint8ArrayList();
-    }
-    const chunk = rest.subarray();
+  /** `begun`: the beginning of the first record, if some of it is here already. */
+  constructor(begun?: Uint8ArrayList) {
+    if (begun !== undefined) this.#waiting.append(begun);
+  }
+
+  /** Each record is to be opened before the next is asked for: the memory it came in is given back then. */
+  *decode(bytes: Bytes): Generator<Bytes> {
+    for (const chunk of partsOf(bytes)) yield* this.#cut(chunk);
+  }
+
+  *#cut(chunk: Uint8Array): Generator<Bytes> {
     let at = 0;
+    if (this.#waiting.length > 0) {
+      this.#waiting.append(chunk);
+      const end = this.#waiting.length < LENGTH_BYTES ? Infinity : LENGTH_BYTES + this.#waiting.getUint16(0);
+      if (this.#waiting.length < end) return void this.#begun.push(chunk);
+      at = chunk.length - (this.#waiting.length - end);
+      yield this.#waiting.sublist(LENGTH_BYTES, end);
+      this.#waiting = new Uint8ArrayList();
+      for (const part of this.#begun.splice(0)) giveBack(part);
+    }
     for (let end; at + LENGTH_BYTES <= chunk.length; at = end) {
       end = at + LENGTH_BYTES + chunk[at]! * 256 + chunk[at + 1]!;
       if (end > chunk.length) break;
-      records.push(chunk.subarray(at + LENGTH_BYTES, end));
+      yield chunk.subarray(at + LENGTH_BYTES, end);
     }
-    if (at < chunk.length) this.#waiting.append(at === 0 ? chunk : chunk.subarray(at));
-    return records;
+    if (at === chunk.length) return giveBack(chunk);
+    this.#waiting.append(chunk.subarray(at));
+    this.#begun.push(chunk);
   }
 }

@@ -195,7 +195,8 @@ export class FrameWriter {
     this.#waiting.push(entry);
     if (!this.#isScheduled) {
       this.#isScheduled = true;
-      setImmediate(this.#flush);
+      // Runs when all that was settled in this turn has had its say; an immediate would cost a look at every socket before.
+      process.nextTick(this.#flush);
     }
     return entry;
   }
