@@ -11,11 +11,11 @@ import { AxError } from '../../protocol/errors.ts';
 import { MAX_HELLO_BYTES, MAX_STRANGER_BYTES } from '../../protocol/channel.ts';
 import { MAX_FRAME_BYTES, MAX_REQUESTS_PER_PEER } from '../../protocol/limits.ts';
 import type { Clock } from '../clock/clock.ts';
-import { Limit } from '../clock/within.ts';
+import { Limit as TimeLimit } from '../clock/within.ts';
 import type { Log } from '../log.ts';
 import { Answerer, Asker, Slots } from './conversation.ts';
 import type { Heard } from './conversation.ts';
-import type { Channel } from './link.ts';
+import type { Channel, Limit } from './link.ts';
 import { streamEnded } from './streams.ts';
 
 /** The protocol id of each channel. `/ax/hello/1` never changes; a later wire gets the next number. */
@@ -143,7 +143,7 @@ export class PeerConnection {
     if (this.#probing || !this.isOpen || (why === 'silent' && silentMs < PROBE_AFTER_MS[this.direction])) return;
     this.#probing = true;
     const askedAt = this.#clock.monotonic();
-    const limit = new Limit();
+    const limit = new TimeLimit();
     const cancel = this.#clock.after(PROBE_TIMEOUT_MS[why], () => limit.end());
     this.ask('hello', new Uint8Array(0), limit)
       .then(this.#heard, (error: unknown) => {

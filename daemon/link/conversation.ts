@@ -9,7 +9,7 @@
 import type { Stream } from '@libp2p/interface';
 import { CHANNEL_HEADER_BYTES, MAX_REQUEST_NUMBER, channelFrameHeader, parseChannelFrame } from '../../protocol/channel.ts';
 import { AxError } from '../../protocol/errors.ts';
-import type { Limit } from '../clock/within.ts';
+import type { Limit } from './link.ts';
 import { FrameIntake, FrameWriter, streamEnded } from './streams.ts';
 import type { Outgoing } from './streams.ts';
 

@@ -7,10 +7,16 @@
  * other side acted on it.
  */
 import type { HostId } from '../../protocol/ids.ts';
-import type { Limit } from '../clock/within.ts';
 
 /** `hello` is frozen for ever (one frame each way); `wire` carries everything else in the common protocol version. */
 export type Channel = 'hello' | 'wire';
+
+/** The time a request has, for whoever works on it at the moment: one listener, the last. Made by clock/within. */
+export interface Limit {
+  readonly isOver: boolean;
+  /** Has `run` called when the time is over, in place of what was to be called before; not when it is over already. */
+  onOver(run: () => void): void;
+}
 
 export interface LinkEvents {
   /**
