@@ -10,12 +10,11 @@ import {
   acceptEnvelope,
   acceptOffer,
   openEnvelopeHeaders,
-  openEnvelopePiece,
   openerOf,
   readEnvelope,
   requirePiece,
 } from '../protocol/envelope.ts';
-import type { Envelope } from '../protocol/envelope.ts';
+import type { Envelope, Opener } from '../protocol/envelope.ts';
 import { violation } from '../protocol/codec.ts';
 import { AxError } from '../protocol/errors.ts';
 import { encodeSigned, sha256, signedValue } from '../protocol/hashtree.ts';
@@ -23,6 +22,7 @@ import type { Signed } from '../protocol/hashtree.ts';
 import type { HostKey } from '../protocol/identity.ts';
 import type { HostId, MessageId } from '../protocol/ids.ts';
 import { DEFAULT_RETENTION_MS, MAX_RETENTION_MS } from '../protocol/limits.ts';
+import { release, releaseFrame } from '../protocol/memory.ts';
 import { isNoticeSafe } from '../protocol/paths.ts';
 import { readCancel, receiptPayload, RECEIPT_CONTEXT } from '../protocol/receipt.ts';
 import type { SealKeys } from '../protocol/seal.ts';
@@ -30,7 +30,7 @@ import type { ReceiptOutcome } from '../protocol/states.ts';
 import { encodeResult } from '../protocol/wire.ts';
 import type { WireRequest } from '../protocol/wire.ts';
 import type { Agents } from './agents.ts';
-import type { Arriving } from './arriving.ts';
+import type { Arriving, Begun } from './arriving.ts';
 import type { Clock } from './clock/clock.ts';
 import type { Events } from './events.ts';
 import type { Files } from './files/files.ts';
@@ -41,6 +41,14 @@ import type { Rates } from './rates.ts';
 import type { Refusals } from './refusals.ts';
 import { GroupSigner } from './signing.ts';
 import type { Store, StoreReader } from './store/store.ts';
+
+/** Envelopes whose pieces arrive, that are kept read. */
+const KEPT_ENVELOPES = 16;
+
+interface BegunEnvelope {
+  readonly envelope: Envelope;
+  readonly opener: Opener;
+}
 
 const NO_WRITE = 'that host may not write here';
 
@@ -71,6 +79,8 @@ export class Admission {
   readonly #deps: AdmissionDeps;
 
   readonly #signer: GroupSigner;
+  /** By their digest, the newest last. */
+  readonly #arriving = new Map<string, BegunEnvelope>();
 
   constructor(deps: AdmissionDeps) {
     this.#deps = deps;
@@ -106,15 +116,30 @@ export class Admission {
 
   /** Keeps one piece of a message that was offered; the answer, after the flush, says whether it was still wanted. */
   async piece(peer: HostId, { id, index, piece }: WireRequest & { readonly type: 'piece' }): Promise<Uint8Array> {
-    const { key, sealKeys, store, arriving, requireRoom } = this.#deps;
+    const { store, arriving, requireRoom } = this.#deps;
     this.#requireWrite(peer, null);
     const begun = arriving.get(peer, id);
     if (begun === undefined) return encodeResult({ stored: false });
-    const envelope = readEnvelope(begun.payload);
+    const { envelope, opener } = this.#begun(begun);
     requirePiece(envelope, index, piece);
-    openEnvelopePiece(sealKeys, key.hostId, envelope, index, piece);
+    release(opener.piece(index, piece));
     requireRoom(piece.length);
-    return encodeResult({ stored: await store.write((tx) => arriving.put(tx, begun, index, piece)) });
+    const stored = await store.write((tx) => arriving.put(tx, begun, index, piece));
+    releaseFrame(piece);
+    return encodeResult({ stored });
+  }
+
+  /** What is read of an envelope for each of its pieces: once for those that come one after the other. */
+  #begun({ payload, digest }: Begun): BegunEnvelope {
+    const { key, sealKeys } = this.#deps;
+    const name = Buffer.from(digest).toString('base64');
+    const known = this.#arriving.get(name);
+    if (known !== undefined) return known;
+    const envelope = readEnvelope(payload);
+    const fresh = { envelope, opener: openerOf(sealKeys, key.hostId, envelope) };
+    for (const oldest of this.#arriving.keys()) if (this.#arriving.size >= KEPT_ENVELOPES) this.#arriving.delete(oldest);
+    this.#arriving.set(name, fresh);
+    return fresh;
   }
 
   #offered(peer: HostId, signed: Signed): Envelope {

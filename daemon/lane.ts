@@ -8,7 +8,14 @@
  * over once, not at every look (`passed`).
  */
 import type { MessageId } from '../protocol/ids.ts';
-import { FORWARD_WINDOW, FORWARD_WINDOW_BYTES, PIECE_WINDOW, RETRY_CAP_MS, RETRY_FIRST_MS } from '../protocol/limits.ts';
+import {
+  FORWARD_WINDOW,
+  FORWARD_WINDOW_BYTES,
+  PIECE_WINDOW_BYTES,
+  RETRY_CAP_MS,
+  RETRY_FIRST_MS,
+  SHARED_WINDOW_BYTES,
+} from '../protocol/limits.ts';
 import type { Clock } from './clock/clock.ts';
 import type { Sent } from './sent-row.ts';
 
@@ -54,25 +61,36 @@ export class Pause {
   }
 }
 
-/** At most `limit` at the same time; the others wait in line. */
+/** At most as many bytes at the same time as the limit is when they come to it, or one that is larger; the others wait in line. */
 class Gate {
-  readonly #limit: number;
-  readonly #line: (() => void)[] = [];
+  readonly #limit: () => number;
+  readonly #line: { readonly bytes: number; readonly enter: () => void }[] = [];
   #inside = 0;
 
-  constructor(limit: number) {
+  constructor(limit: () => number) {
     this.#limit = limit;
   }
 
-  async pass<T>(run: () => Promise<T>): Promise<T> {
-    if (this.#inside < this.#limit) this.#inside += 1;
-    else await new Promise<void>((resolve) => this.#line.push(resolve));
+  async pass<T>(bytes: number, run: () => Promise<T>): Promise<T> {
+    await new Promise<void>((enter) => {
+      this.#line.push({ bytes, enter });
+      this.#admit();
+    });
     try {
       return await run();
     } finally {
-      const next = this.#line.shift();
-      if (next === undefined) this.#inside -= 1;
-      else next();
+      this.#inside -= bytes;
+      this.#admit();
+    }
+  }
+
+  #admit(): void {
+    const limit = this.#limit();
+    for (let [next] = this.#line; next !== undefined; [next] = this.#line) {
+      if (this.#inside > 0 && this.#inside + next.bytes > limit) return;
+      this.#line.shift();
+      this.#inside += next.bytes;
+      next.enter();
     }
   }
 }
@@ -112,7 +130,7 @@ export class Lane {
   /** Of these, the ones in several pieces. */
   readonly large = new Set<MessageId>();
   /** Pieces on their way, of all of these. */
-  readonly pieces = new Gate(PIECE_WINDOW);
+  readonly pieces = new Gate(() => (this.inFlight.size > this.large.size ? SHARED_WINDOW_BYTES : PIECE_WINDOW_BYTES));
   /** New entries that are durable as on their way and have not left yet, oldest first. */
   readonly fresh: Fresh[] = [];
   /** Entries of which no copy can be on its way: every attempt so far, all in this life, was answered or never left. */

@@ -7,11 +7,16 @@
 import { beginSealing } from '../protocol/envelope.ts';
 import type { Draft, EnvelopeBytes } from '../protocol/envelope.ts';
 import type { HostId } from '../protocol/ids.ts';
+import { CUT_BYTES } from '../protocol/limits.ts';
+import { release } from '../protocol/memory.ts';
 import { spanOf } from '../protocol/pieces.ts';
 import type { SealKeys } from '../protocol/seal.ts';
 import type { Staged, Staging } from './staging.ts';
 import type { Store, StoreTransaction } from './store/store.ts';
 import type { Body } from './uploads.ts';
+
+/** Pieces that may wait for their flush while the next is sealed. */
+const AHEAD = 4;
 
 export interface SealingDeps {
   readonly store: Store;
@@ -36,7 +41,9 @@ export async function sealToStore(
   isLocal: boolean,
   random: Uint8Array,
 ): Promise<Sealed> {
-  const sealing = beginSealing(self, sealKeys, { ...draft, bytes: body.bytes }, random, pieceBytes);
+  // One that goes with its message is not cut; what comes by itself anyway comes in pieces that hold nothing up.
+  const most = body.bytes <= pieceBytes ? pieceBytes : Math.min(pieceBytes, CUT_BYTES);
+  const sealing = beginSealing(self, sealKeys, { ...draft, bytes: body.bytes }, random, most);
   const { cut } = sealing;
   const seal = (index: number): Uint8Array => {
     const { start, end } = spanOf(cut, index);
@@ -47,15 +54,19 @@ export async function sealToStore(
     return { ...sealing.finish(), piece, staged: undefined };
   }
   const staged = { id: draft.id, count: cut.count, local: isLocal ? self : null };
+  const underWay: Promise<void>[] = [];
   try {
-    let stored: Promise<void> = Promise.resolve();
     for (let index = 0; index < cut.count; index++) {
       const piece = seal(index);
-      await stored;
-      stored = store.write((tx) => staging.put(tx, staged, index, piece));
+      body.dropTo(spanOf(cut, index).end);
+      if (underWay.length >= AHEAD) await underWay.shift();
+      const stored = store.write((tx) => staging.put(tx, staged, index, piece)).then(() => release(piece));
+      stored.catch(() => undefined); // told by the one before it, when that fails first
+      underWay.push(stored);
     }
-    await stored;
+    for (const stored of underWay) await stored;
   } catch (error) {
+    await Promise.allSettled(underWay);
     await forgetSealed(store, staging, staged);
     throw error;
   }

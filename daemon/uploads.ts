@@ -6,6 +6,7 @@
  */
 import { AxError } from '../protocol/errors.ts';
 import { MAX_BODY_BYTES, MAX_PIECE_BYTES, MAX_UPLOADS_BYTES, UPLOAD_PAUSE_MS } from '../protocol/limits.ts';
+import { releaseFrame } from '../protocol/memory.ts';
 import { growingDigest } from '../protocol/pieces.ts';
 import type { Clock } from './clock/clock.ts';
 
@@ -75,26 +76,34 @@ export class Uploads {
   }
 }
 
-/** A body in parts of any size. */
+/** Some bytes of a body, and where they begin in it. */
+interface Part {
+  readonly bytes: Uint8Array;
+  readonly start: number;
+}
+
+/** A body in parts of any size, which are its own. */
 export class Body {
   readonly bytes: number;
-  readonly #parts: readonly Uint8Array[];
+  /** What is still here. */
+  readonly #parts: Part[];
   readonly #digest: Uint8Array | undefined;
 
   /** `digest`: SHA-256 of all of it, where it is known. */
   constructor(parts: readonly Uint8Array[], digest?: Uint8Array) {
-    this.#parts = parts;
+    let start = 0;
+    this.#parts = parts.map((bytes) => ({ bytes, start: (start += bytes.length) - bytes.length }));
     this.#digest = digest;
-    this.bytes = parts.reduce((sum, part) => sum + part.length, 0);
+    this.bytes = start;
   }
 
   /** SHA-256 of all of it; others get their turn in between. */
   async digest(clock: Clock): Promise<Uint8Array> {
     if (this.#digest !== undefined) return this.#digest;
     const hash = growingDigest();
-    for (const part of this.#parts) {
-      for (let at = 0; at < part.length; at += MAX_PIECE_BYTES) {
-        hash.update(part.subarray(at, at + MAX_PIECE_BYTES));
+    for (const { bytes } of this.#parts) {
+      for (let at = 0; at < bytes.length; at += MAX_PIECE_BYTES) {
+        hash.update(bytes.subarray(at, at + MAX_PIECE_BYTES));
         await new Promise<void>((resolve) => void clock.after(0, resolve));
       }
     }
@@ -103,12 +112,17 @@ export class Body {
 
   /** The bytes from `start` to `end`: a view where they lie in one part. */
   slice(start: number, end: number): Uint8Array {
-    const found: Uint8Array[] = [];
-    let at = 0;
-    for (const part of this.#parts) {
-      if (at + part.length > start && at < end) found.push(part.subarray(Math.max(0, start - at), Math.min(part.length, end - at)));
-      at += part.length;
-    }
+    const found = this.#parts.flatMap(({ bytes, start: at }) =>
+      at + bytes.length > start && at < end ? [bytes.subarray(Math.max(0, start - at), Math.min(bytes.length, end - at))] : [],
+    );
     return found.length === 1 ? found[0]! : new Uint8Array(Buffer.concat(found));
+  }
+
+  /** Nobody asks for bytes before `end` any more: parts that lie before it are given back. */
+  dropTo(end: number): void {
+    for (let [first] = this.#parts; first !== undefined && first.start + first.bytes.length <= end; [first] = this.#parts) {
+      this.#parts.shift();
+      releaseFrame(first.bytes);
+    }
   }
 }

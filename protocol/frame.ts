@@ -8,6 +8,7 @@
  */
 import { AxError } from './errors.ts';
 import { MAX_FRAME_BYTES } from './limits.ts';
+import { release } from './memory.ts';
 
 /** Bytes in front of each payload. */
 export const FRAME_HEADER_BYTES = 4;
@@ -36,17 +37,6 @@ export function writeUint32(bytes: Uint8Array, at: number, value: number): void 
   bytes[at + 1] = value >>> 16;
   bytes[at + 2] = value >>> 8;
   bytes[at + 3] = value;
-}
-
-/** Memory from which on giving it back at once is worth the call, bytes. */
-const LARGE_BYTES = 8 * 1024;
-
-/**
- * Gives the memory of a chunk back at once when it is large and the chunk is all of it; nobody may use it any more. Megabytes that wait for the
- * garbage collector make it go through the whole heap every few of them, which costs more than their encryption.
- */
-export function giveBack({ buffer, length }: Uint8Array): void {
-  if (length >= LARGE_BYTES && length === buffer.byteLength && buffer instanceof ArrayBuffer) buffer.transfer(0);
 }
 
 /**
@@ -95,7 +85,7 @@ export class FrameReader {
       const part = this.#take(Math.min(this.#due - this.#filled, this.#chunks[0]!.length - this.#at));
       this.#filling.set(part, this.#filled);
       this.#filled += part.length;
-      giveBack(part);
+      release(part);
     }
     return this.#filled < this.#due ? undefined : this.#done(this.#filling);
   }

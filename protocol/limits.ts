@@ -14,6 +14,8 @@ const DAY = 24 * HOUR;
 
 /** Largest piece of a body, bytes: what is sealed, sent, stored and handed over a socket as one unit. A body up to this is one piece. */
 export const MAX_PIECE_BYTES = 1 * MIB;
+/** What a larger body is cut into, bytes, where MAX_PIECES allows: whatever else a host does waits for one of these at a time. */
+export const CUT_BYTES = 256 * KIB;
 /** Pieces of one message. */
 export const MAX_PIECES = 64;
 /** Largest body of a message, bytes. */
@@ -67,9 +69,11 @@ export const HELLO_INTERVAL_MS = 60 * SECOND;
 /** Messages on their way to one peer at the same time, and about how many bytes of bodies: on a slow line each has its answer in time. */
 export const FORWARD_WINDOW = 256;
 export const FORWARD_WINDOW_BYTES = 8 * MIB;
-/** Of these, messages of several pieces; and pieces of them under way to one peer, so that a small message waits behind few. */
+/** Of these, messages of several pieces. */
 export const LARGE_WINDOW = 2;
-export const PIECE_WINDOW = 2;
+/** Bytes of pieces under way to one peer, or one piece: so many fill a long line; and as long as small messages go there too, which wait behind few. */
+export const PIECE_WINDOW_BYTES = 2 * MIB;
+export const SHARED_WINDOW_BYTES = 256 * KIB;
 /** How long one piece may take, ms: on a slow line longer than a request that says little. */
 export const PIECE_TIMEOUT_MS = 60 * SECOND;
 /** Messages of several pieces that one peer may have here half, and their bytes when whole; more push out the one offered longest ago. */

@@ -14,6 +14,7 @@ import { AxError } from './errors.ts';
 import { publicKeyOf } from './identity.ts';
 import type { HostKey } from './identity.ts';
 import type { HostId, MessageId } from './ids.ts';
+import { release } from './memory.ts';
 
 const KEY_BYTES = 32;
 const WRAP_NONCE_BYTES = 24;
@@ -121,7 +122,9 @@ function seal(contentKey: Uint8Array, place: SealPlace, index: number, plain: Ui
   const cipher = createCipheriv('aes-256-gcm', createSecretKey(contentKey), nonceOf(index));
   cipher.setAAD(placeBytes(place, index));
   const sealed = new Uint8Array(plain.length + TAG_BYTES);
-  sealed.set(cipher.update(plain));
+  const encrypted = cipher.update(plain);
+  sealed.set(encrypted);
+  release(encrypted);
   cipher.final(); // nothing: this mode holds no bytes back
   sealed.set(cipher.getAuthTag(), plain.length);
   return sealed;

@@ -12,7 +12,7 @@ import type { Socket } from 'node:net';
 import { noise } from '@chainsafe/libp2p-noise';
 import type { SecuredConnection } from '@libp2p/interface';
 import { Uint8ArrayList } from 'uint8arraylist';
-import { giveBack } from '../../protocol/frame.ts';
+import { release } from '../../protocol/memory.ts';
 
 const CIPHER = 'chacha20-poly1305';
 const LENGTH_BYTES = 2;
@@ -70,7 +70,7 @@ function written(socket: Socket, data: Uint8ArrayList): ReturnType<SocketInside[
   let [sentBytes, canSendMore] = [0, true];
   for (const part of data) {
     sentBytes += part.byteLength;
-    canSendMore = socket.write(part, () => giveBack(part));
+    canSendMore = socket.write(part, () => release(part));
     if (!canSendMore) break;
   }
   return { sentBytes, canSendMore };
@@ -123,9 +123,11 @@ function sealRecords(plain: Bytes, encrypt: (plain: Bytes) => Bytes): Uint8Array
     for (const part of partsOf(record)) {
       out.set(part, at);
       at += part.length;
-      giveBack(part);
+      release(part);
     }
   }
+  // Bytes that changed their length meanwhile would send what lay in this memory before.
+  if (at !== out.length) throw new RangeError('a record has another length than was to be sealed');
   return out;
 }
 
@@ -154,14 +156,14 @@ class RecordCutter {
       at = chunk.length - (this.#waiting.length - end);
       yield this.#waiting.sublist(LENGTH_BYTES, end);
       this.#waiting = new Uint8ArrayList();
-      for (const part of this.#begun.splice(0)) giveBack(part);
+      for (const part of this.#begun.splice(0)) release(part);
     }
     for (let end; at + LENGTH_BYTES <= chunk.length; at = end) {
       end = at + LENGTH_BYTES + chunk[at]! * 256 + chunk[at + 1]!;
       if (end > chunk.length) break;
       yield chunk.subarray(at + LENGTH_BYTES, end);
     }
-    if (at === chunk.length) return giveBack(chunk);
+    if (at === chunk.length) return release(chunk);
     this.#waiting.append(chunk.subarray(at));
     this.#begun.push(chunk);
   }

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { Lane } from '../../daemon/lane.ts';
-import { FORWARD_WINDOW, RETRY_CAP_MS } from '../../protocol/limits.ts';
+import { FORWARD_WINDOW, PIECE_WINDOW_BYTES, RETRY_CAP_MS, SHARED_WINDOW_BYTES } from '../../protocol/limits.ts';
 import { HandClock, idOf } from './bed.ts';
 
 function laneOf(): { clock: HandClock; lane: Lane; retries: () => number } {
@@ -56,4 +56,41 @@ test('one entry left for later is left alone, and looked at again when its time 
   assert.deepEqual([lane.isDue(idOf(1), '/w'), lane.isDue(idOf(2), '/w')], [false, true]);
   clock.pass(RETRY_CAP_MS);
   assert.deepEqual([lane.isDue(idOf(1), '/w'), lane.passed], [true, 0]);
+});
+
+test('pieces fill their window, a smaller one as long as small messages are on their way too, and one always goes', async () => {
+  const { lane } = laneOf();
+  const ends: (() => void)[] = [];
+  const each = SHARED_WINDOW_BYTES / 2;
+  const underWay = async (): Promise<number> => {
+    await new Promise(setImmediate);
+    return ends.length;
+  };
+  const end = (): void => ends.shift()!();
+  const pass = (bytes: number, count: number): void => {
+    for (let n = 0; n < count; n++) void lane.pieces.pass(bytes, () => new Promise<void>((resolve) => ends.push(resolve)));
+  };
+  lane.inFlight.set(idOf(1), '/w').set(idOf(2), '/w');
+  lane.large.add(idOf(1)).add(idOf(2));
+  pass(each, 40);
+  assert.equal(await underWay(), PIECE_WINDOW_BYTES / each);
+  lane.inFlight.set(idOf(3), '/w');
+  for (let left = PIECE_WINDOW_BYTES / each; left > 2; left--) {
+    end();
+    assert.equal(await underWay(), left - 1);
+  }
+  end();
+  assert.equal(await underWay(), 2, 'from here on one follows another');
+  lane.inFlight.delete(idOf(3));
+  end();
+  assert.equal(await underWay(), PIECE_WINDOW_BYTES / each);
+  while (ends.length > 0) {
+    end();
+    await underWay();
+  }
+  pass(2 * PIECE_WINDOW_BYTES, 2);
+  assert.equal(await underWay(), 1, 'also one that is larger than the window');
+  end();
+  assert.equal(await underWay(), 1);
+  end();
 });

@@ -4,8 +4,11 @@ import { test } from 'node:test';
 import { sealToStore, forgetSealed, settleSealed } from '../../daemon/sealing.ts';
 import { Staging } from '../../daemon/staging.ts';
 import { Body, Uploads } from '../../daemon/uploads.ts';
+import { pieceKey } from '../../daemon/store/rows.ts';
+import { readEnvelope } from '../../protocol/envelope.ts';
 import { sha256 } from '../../protocol/hashtree.ts';
-import { MAX_BODY_BYTES, MAX_PIECE_BYTES, MAX_UPLOADS_BYTES, STAGED_KEPT_MS, UPLOAD_PAUSE_MS } from '../../protocol/limits.ts';
+import { CUT_BYTES, MAX_BODY_BYTES, MAX_PIECE_BYTES, MAX_UPLOADS_BYTES, STAGED_KEPT_MS, UPLOAD_PAUSE_MS } from '../../protocol/limits.ts';
+import { SEAL_OVERHEAD } from '../../protocol/seal.ts';
 import { ALICE, aliceKeys, counted, draft, hex, refusal, sealRandom } from '../protocol/sample.ts';
 import { HandClock, idOf, openBed } from './bed.ts';
 import type { Bed } from './bed.ts';
@@ -79,6 +82,17 @@ test('a body in parts is sliced across them, and digested as one', async () => {
   assert.equal(clock.pending, 0);
 });
 
+test('parts that were sealed are given back, and what lies in one that goes on stays', () => {
+  const parts = [new Uint8Array(MAX_PIECE_BYTES).fill(1), new Uint8Array(MAX_PIECE_BYTES).fill(2), counted(3)];
+  const body = new Body(parts);
+  body.dropTo(MAX_PIECE_BYTES - 1);
+  assert.equal(parts[0]!.length, MAX_PIECE_BYTES);
+  body.dropTo(MAX_PIECE_BYTES + 5);
+  assert.deepEqual([parts[0]!.length, parts[1]!.length], [0, MAX_PIECE_BYTES]);
+  assert.deepEqual([body.bytes, hex(body.slice(MAX_PIECE_BYTES + 5, MAX_PIECE_BYTES + 7))], [2 * MAX_PIECE_BYTES + 3, '0202']);
+  assert.equal(hex(body.slice(2 * MAX_PIECE_BYTES - 1, body.bytes)), `02${hex(counted(3))}`);
+});
+
 // --- pieces before their message -----------------------------------------------------------------------------------------
 
 const store = async (): Promise<{ bed: Bed; staging: Staging }> => {
@@ -133,4 +147,24 @@ test('a body of one piece is stored with its message alone', async () => {
   const deps = { store: bed.store, staging, self: ALICE.hostId, sealKeys: aliceKeys, pieceBytes: 100 };
   const sealed = await sealToStore(deps, { ...draft, id: idOf(1) }, new Body([counted(100)]), false, sealRandom);
   assert.deepEqual([sealed.piece?.length, sealed.staged, bed.left()], [116, undefined, {}]);
+});
+
+test('a body that goes with its message is one piece; a larger one is cut finer, so that nothing waits long for one of them', async () => {
+  for (const [bytes, count] of [
+    [MAX_PIECE_BYTES, 1],
+    [MAX_PIECE_BYTES + 1, 5],
+    [64 * CUT_BYTES + 1, 64],
+  ] as const) {
+    const { bed, staging } = await store();
+    const deps = { store: bed.store, staging, self: ALICE.hostId, sealKeys: aliceKeys, pieceBytes: MAX_PIECE_BYTES };
+    const body = new Body([new Uint8Array(bytes)]);
+    const sealed = await sealToStore(deps, { ...draft, id: idOf(1) }, body, false, sealRandom);
+    const lengths = readEnvelope(sealed.payload).pieces.map((_, index) => bed.store.get('outbox_body', pieceKey(idOf(1), index))?.length);
+    assert.equal(lengths.length, count);
+    if (count > 1)
+      assert.equal(
+        lengths.reduce((sum: number, length = 0) => sum + length - SEAL_OVERHEAD, 0),
+        bytes,
+      );
+  }
 });

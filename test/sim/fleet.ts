@@ -274,7 +274,7 @@ export class Fleet {
     const { life } = host;
     if (life === undefined || !life.started) throw new Gone('the daemon is down');
     try {
-      const asked = this.#whenAwake(host, () => life.daemon.call(method, params, actor));
+      const asked = this.#whenAwake(host, () => life.daemon.call(method, overSocket(params), actor));
       const result = await this.#within(life, asked, method, patienceMs);
       this.#said(host, method, params, 'ok', typeof result['message_id'] === 'string' ? result['message_id'] : '');
       return result;
@@ -319,4 +319,9 @@ export class Fleet {
     if (!host.machine.isAsleep) return act();
     return new Promise((resolve, reject) => host.machine.whenAwake(() => void act().then(resolve, reject)));
   }
+}
+
+/** Bytes that come over a socket are the daemon's own, who may give them back: the command keeps others. */
+function overSocket(params: Readonly<Record<string, unknown>>): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(params).map(([name, value]) => [name, value instanceof Uint8Array ? value.slice() : value]));
 }

@@ -125,7 +125,7 @@ export class SimLink implements Link {
 
   async receive(peer: HostId, channel: Channel, bytes: Uint8Array): Promise<Uint8Array> {
     if (this.#events === undefined) throw new AxError('unavailable', 'not running');
-    return this.#events.onRequest(peer, channel, bytes);
+    return this.#events.onRequest(peer, channel, bytes.slice()); // a copy that comes twice is other memory, and its receiver's own
   }
 
   violatedBy(peer: HostId, address: string): void {

@@ -1,0 +1,48 @@
+/** Memory given back: at once, and never that of bytes that somebody else may look at. */
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { release, releaseFrame } from '../../protocol/memory.ts';
+
+const LARGE = 64 * 1024;
+
+test('large bytes of their own are given back at once, also with the head of the frame that they came in', () => {
+  const whole = new Uint8Array(LARGE);
+  const frame = new Uint8Array(LARGE + 100);
+  const inFrame = frame.subarray(90, 90 + LARGE);
+  const buffer = Buffer.alloc(LARGE);
+  for (const bytes of [whole, buffer]) release(bytes);
+  releaseFrame(inFrame);
+  assert.deepEqual(
+    [whole, inFrame, frame, buffer].map((bytes) => bytes.length),
+    [0, 0, 0, 0],
+  );
+});
+
+test('what shares its memory with other bytes, or is small, stays as it is', () => {
+  const many = new Uint8Array(4 * LARGE);
+  const shared = new Uint8Array(new SharedArrayBuffer(LARGE));
+  const chunk = new Uint8Array(LARGE);
+  for (const bytes of [many.subarray(0, 2 * LARGE), chunk.subarray(LARGE / 2), new Uint8Array(8192), Buffer.from('pooled'), shared]) {
+    const { length } = bytes;
+    release(bytes);
+    releaseFrame(bytes);
+    assert.equal(bytes.length, length);
+  }
+  assert.equal(many.length, 4 * LARGE);
+});
+
+test('the beginning of a frame that is more than the half of it takes the rest along only when it is released as a frame', () => {
+  const chunk = new Uint8Array(2 * LARGE);
+  const most = chunk.subarray(1);
+  release(most);
+  assert.equal(chunk.length, 2 * LARGE);
+  releaseFrame(most);
+  assert.equal(chunk.length, 0);
+});
+
+test('bytes are released once or twice with the same outcome', () => {
+  const bytes = new Uint8Array(LARGE);
+  release(bytes);
+  release(bytes);
+  assert.equal(bytes.length, 0);
+});
