@@ -9,6 +9,7 @@ import { asFields, decode, encode } from '../../protocol/codec.ts';
 import type { Method, SessionEnvironment } from '../../protocol/control.ts';
 import { AxError, isErrorCode } from '../../protocol/errors.ts';
 import { encodeFrame } from '../../protocol/frame.ts';
+import { release } from '../../protocol/memory.ts';
 import { CONTROL_PROTOCOL } from '../../protocol/version.ts';
 import { readFrames } from '../framing.ts';
 
@@ -41,7 +42,10 @@ export class ControlClient {
     if (this.#hasEnded) throw new Lost(`${method}: not connected`);
     const id = this.#nextId++;
     const answer = new Promise<Record<string, unknown>>((resolve, reject) => this.#waiting.set(id, { resolve, reject }));
-    this.#socket.write(encodeFrame(encode({ v: CONTROL_PROTOCOL, id, method, params, origin: ORIGIN, session })));
+    const request = encode({ v: CONTROL_PROTOCOL, id, method, params, origin: ORIGIN, session });
+    const frame = encodeFrame(request);
+    release(request);
+    this.#socket.write(frame, () => release(frame));
     const timer = setTimeout(() => this.#socket.destroy(), ANSWER_LIMIT_MS);
     try {
       return (await answer) as T;
