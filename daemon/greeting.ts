@@ -1,7 +1,7 @@
 /**
  * Greetings: who is there, which protocol both speak, and whether a host id is alive in two places.
  *
- * Owns the hello exchange (frozen for ever) and what it teaches about each host: up or down, ready or not and why, version,
+ * Owns the hello exchange (frozen for ever), whose turn it is, and what it teaches about each host: up or down, ready or not and why, version,
  * round trip, last seen. A host is `ready` when it is paired, connected and shares a protocol. Nothing here is durable but the time
  * and version a paired host was last seen with.
  * A copied key shows as a nonce that comes back after another one was seen: two lives of one id at the same time.
@@ -40,6 +40,13 @@ interface Nonces {
   duplicateAt: number;
 }
 
+/**
+ * A hello teaches both sides, so two connected hosts say it in turn: whoever heard one speaks an interval later, whoever said one waits longer
+ * than that for the other, and says it all the same when none came. Also against a host that always speaks first the own one, by which the
+ * round trip is measured and a host learns what the other thinks of it, is at most twice the interval old, ms.
+ */
+const OTHERS_TURN_MS = 1.5 * HELLO_INTERVAL_MS;
+const OWN_LATEST_MS = 2 * HELLO_INTERVAL_MS;
 /** A greeting host is greeted back at most this often, ms, so that two hosts never answer each other for ever. */
 const REGREET_MS = 1000;
 /** How long trouble with a host is shown after its last sign, and a copied key after the last sign of its second life, ms. */
@@ -158,8 +165,21 @@ export class Greeting {
       const { state, ready } = this.view(host);
       // It greeted while this hello was under way: it may have come to know this host since it answered.
       const isOld = state === 'untrusted' && (this.#heard.get(host) ?? Number.NEGATIVE_INFINITY) >= before;
-      this.#greetIn(host, isOld ? REGREET_MS : ready ? HELLO_INTERVAL_MS : HELLO_INTERVAL_MS / 6);
+      this.#greetIn(host, isOld ? REGREET_MS : ready ? this.#untilNext(host, before) : HELLO_INTERVAL_MS / 6);
     }
+  }
+
+  /** After an own hello it is the other's turn; where both spoke at once, of the two the one's with the lower nonce. */
+  #untilNext(host: HostId, saidAt: number): number {
+    const isAtOnce = (this.#heard.get(host) ?? Number.NEGATIVE_INFINITY) >= saidAt;
+    return isAtOnce && this.#deps.nonce < (this.#nonces.get(host)?.current ?? '') ? HELLO_INTERVAL_MS : OTHERS_TURN_MS;
+  }
+
+  /** A host that is ready has said hello: the next own one is due an interval later, unless the last was too long ago. */
+  #putOff(host: HostId): void {
+    if (!this.#timers.has(host)) return; // one is under way, and plans the next
+    const latest = (this.#greeted.get(host) ?? Number.NEGATIVE_INFINITY) + OWN_LATEST_MS - this.#deps.clock.monotonic();
+    this.#greetIn(host, Math.max(0, Math.min(HELLO_INTERVAL_MS, latest)));
   }
 
   /** Greets as soon as the last greeting is long enough ago. */
@@ -224,7 +244,8 @@ export class Greeting {
       this.#heard.set(host, this.#deps.clock.monotonic());
       await this.#seen(host, hello.version);
       // A host that greets may just have paired with us or come back: what waits for it may move now.
-      if (view.connected && !view.ready && view.state !== 'update_required') this.greetSoon(host);
+      if (view.ready) this.#putOff(host);
+      else if (view.connected && view.state !== 'update_required') this.greetSoon(host);
     }
     // A stranger learns the protocol range and nothing else: no version, and no nonce to recognise this host by.
     const isKnown = peer !== undefined;

@@ -64,7 +64,7 @@ export const HARNESS_LOOK_MS = 2 * SECOND;
 export const HARNESS_STEP_MS = 10 * SECOND;
 /** A session list younger than this answers `--session` without asking again, ms. */
 export const SESSIONS_CACHE_MS = 60 * SECOND;
-/** How often a connected peer is greeted again: keeps last_seen and the round trip fresh, ms. */
+/** How often two connected hosts greet, in turn: keeps last_seen and the round trip fresh, ms. */
 export const HELLO_INTERVAL_MS = 60 * SECOND;
 /** Messages on their way to one peer at the same time, and about how many bytes of bodies: on a slow line each has its answer in time. */
 export const FORWARD_WINDOW = 256;
