@@ -35,6 +35,7 @@ import { takeLock } from './lock.ts';
 import type { Lock } from './lock.ts';
 import type { Log } from './log.ts';
 import { migrate } from './migration.ts';
+import { restAtTimes, thisProcess } from './rest.ts';
 import { restore } from './restore.ts';
 import { openLmdbStore } from './store/lmdb.ts';
 
@@ -206,7 +207,9 @@ async function run(flags: Flags, log: Log): Promise<void> {
   const ready = { host_id: key.hostId, name: config.name, listen: link.status().listen, control };
   if (flags.json) process.stdout.write(`${JSON.stringify({ schema_version: SCHEMA_VERSION, ok: true, type: 'daemon_ready', ...ready })}\n`);
   log.info('ready', ready);
+  const wake = restAtTimes(systemClock, thisProcess());
   log.info('stopping', { reason: await stopped.promise });
+  wake();
   daemon.drain();
   await server.close();
   await daemon.stop();

@@ -21,7 +21,7 @@ const RANKS: readonly (readonly [pattern: RegExp, rank: Rank])[] = [
   [/^daemon\/log\.ts$/, 'R1'],
   // The row of a table and pure decisions on it, for its owner and its readers.
   [/^daemon\/[a-z]+-row\.ts$/, 'R1'],
-  [/^daemon\/(config|lock|log-[a-z]+)\.ts$/, 'R5'],
+  [/^daemon\/(config|lock|rest|log-[a-z]+)\.ts$/, 'R5'],
   [/^daemon\/daemon\.ts$/, 'R4'],
   [/^daemon\/(outbox|inbox|receipts|notices|agents|peers|events|uptime)\.ts$/, 'R2'],
   [/^daemon\/control\/methods[^/]*\.ts$/, 'R4'],
@@ -75,7 +75,7 @@ const MAY_IMPORT_PACKAGE: readonly (readonly [file: RegExp, packages: RegExp])[]
     /^daemon\/(store|link|harness|clock|verifier|files|log|box|backup)\/(?!(store|link|harness|clock|verifier|files|log|box|backup|rows|weights|within)\.ts$)/,
     /^node:/,
   ],
-  [/^daemon\/(config|lock|log-[a-z]+)\.ts$/, /^node:/],
+  [/^daemon\/(config|lock|rest|log-[a-z]+)\.ts$/, /^node:/],
   [/^daemon\/store\/rows\.ts$/, /^node:crypto$/],
   [/^daemon\/control\/(?!methods)/, /^node:/],
   [/^daemon\/store\/lmdb[^/]*\.ts$/, /^lmdb$/],
