@@ -62,10 +62,12 @@ dist/whole.cjs: $(STAMP) $(SOURCES) package.json Makefile
 	@! grep -nE '^ *// node_modules/(@?libp2p|@chainsafe|lmdb|tweetnacl|pino)/|require\("(libp2p|lmdb|tweetnacl|pino)' $@ \
 	  || { rm -f $@; echo 'dist/whole.cjs holds a library that the CLI must not load.' >&2; exit 1; }
 
-dist/daemon.mjs: $(STAMP) $(SOURCES) package.json Makefile
-	@$(ESBUILD) daemon/main.ts --bundle --platform=node --target=node22 --format=esm --outfile=$@ --log-level=warning --legal-comments=eof \
+dist/daemon.mjs: $(STAMP) $(SOURCES) build/one-byte.ts package.json Makefile
+	@set -o pipefail; mkdir -p dist; \
+	$(ESBUILD) daemon/main.ts --bundle --platform=node --target=node22 --format=esm --log-level=warning --legal-comments=eof \
 	  --external:lmdb --external:fs-native-extensions \
-	  --banner:js='import { createRequire as __requireOf } from "node:module"; const require = __requireOf(import.meta.url);'
+	  --banner:js='import { createRequire as __requireOf } from "node:module"; const require = __requireOf(import.meta.url);' \
+	  | NODE_OPTIONS= $(NODE) build/one-byte.ts $@
 
 demo: install-deps build ## Shows one message on its way between two hosts, for real, in a temporary folder
 	@$(NODE) test/demo/demo.ts

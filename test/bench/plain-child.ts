@@ -5,7 +5,7 @@
  * stripped beforehand, for Node's own stripping would count as the program's memory. Programs read their options from the last argument
  * (JSON) and say what they have to say as lines of JSON. Owns their end, with this process at the latest.
  */
-import type { ChildProcess } from 'node:child_process';
+import { execFileSync, type ChildProcess } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -35,8 +35,10 @@ export class PlainChild {
     const outfile = join(this.#folder, 'program.mjs');
     const entry = join(import.meta.dirname, program);
     const how: BuildOptions = { entryPoints: [entry], outfile, platform: 'node', format: 'esm', logLevel: 'error' };
-    if (form === 'bundle') buildSync({ ...how, bundle: true, banner: { js: BANNER } });
-    else buildSync(how);
+    if (form === 'bundle') {
+      const { outputFiles } = buildSync({ ...how, bundle: true, banner: { js: BANNER }, write: false });
+      execFileSync(process.execPath, [join(ROOT, 'build', 'one-byte.ts'), outfile], { input: outputFiles[0]?.text ?? '' });
+    } else buildSync(how);
     // A file outside the project finds no packages; a text on the command line finds those of the folder it runs in.
     const started = form === 'bundle' ? [outfile] : ['--input-type=module', '-e', readFileSync(outfile, 'utf8')];
     const env = { PATH: process.env['PATH'] ?? '', HOME: '/nonexistent', LANG: 'C.UTF-8' };
