@@ -18,10 +18,12 @@ import { ratio, type Contestant, type Row, type Sample, type Target } from '../r
 
 const PEERS = 100;
 const QUICK_PEERS = 10;
-const SPAN_MS = 20_000;
+/** A whole minute: hellos and probes come once in it, and a part of it would hold all of them or none. */
+const SPAN_MS = 60_000;
 const QUICK_SPAN_MS = 4000;
-/** After the last connection: what a start leaves to do is done, ms. */
-const SETTLE_MS = 3000;
+/** After the last connection: what starts and connections leave to do is done, and what they left in memory has been looked at, ms. */
+const SETTLE_MS = 20_000;
+const QUICK_SETTLE_MS = 1000;
 
 /** Pairs a daemon with so many hosts, all of one other process; gives that process's end. */
 async function withPeers(host: Host, folder: string, count: number): Promise<() => void> {
@@ -61,10 +63,14 @@ function together(pids: Readonly<Record<string, number>>, spanMs: number): Conte
     const from = performance.now();
     await new Promise((resolve) => setTimeout(resolve, spanMs));
     const seconds = (performance.now() - from) / 1000;
-    const figures = before.flatMap(([name, pid, cpu]) => [
-      [`${name}: CPU %`, (100 * (cpuSeconds(pid) - cpu)) / seconds],
-      [`${name}: RSS MiB`, memory(pid).rss],
-    ]);
+    const figures = before.flatMap(([name, pid, cpu]) => {
+      const { rss: resident, anonymous } = memory(pid);
+      return [
+        [`${name}: CPU %`, (100 * (cpuSeconds(pid) - cpu)) / seconds],
+        [`${name}: RSS MiB`, resident],
+        [`${name}: RSS without files MiB`, anonymous],
+      ];
+    });
     return Object.fromEntries(figures) as Sample;
   };
   return { name: 'idle', measure };
@@ -78,7 +84,7 @@ const rss = (what: string, peers: string, form: string): Target => ({
 
 export const idle: Row = {
   name: 'idle',
-  title: 'Idle daemon without peers and with many (20 s each)',
+  title: 'Idle daemon without peers and with many (a minute each)',
   mostRepeats: 5,
   targets: [
     rss('RSS without peers', 'none', 'packages'),
@@ -107,7 +113,7 @@ export const idle: Row = {
           ends.push(...[listener, ...others].map((child) => () => child.end()));
           pids[`${form}, ${label}`] = listener.pid;
         }
-      await new Promise((resolve) => setTimeout(resolve, pace.isQuick ? SETTLE_MS / 3 : SETTLE_MS));
+      await new Promise((resolve) => setTimeout(resolve, pace.isQuick ? QUICK_SETTLE_MS : SETTLE_MS));
       const spanMs = pace.isQuick ? QUICK_SPAN_MS : SPAN_MS;
       const notes = [`many: ${peers} peers; measured over ${spanMs / 1000} s`];
       return { contestants: [together(pids, spanMs)], notes, end };
