@@ -13,12 +13,12 @@ import { silentLog } from '../../daemon/log.ts';
 import { Peers } from '../../daemon/peers.ts';
 import { hostKeyFromSeed } from '../../protocol/identity.ts';
 import type { HostId } from '../../protocol/ids.ts';
+import { HELLO_INTERVAL_MS } from '../../protocol/limits.ts';
 import { AX_VERSION, PEER_PROTOCOL } from '../../protocol/version.ts';
 import { encodeHello } from '../../protocol/wire.ts';
 import { openBed, type Bed } from './bed.ts';
 
 const [LOW, HIGH] = [1, 2].map((n) => hostKeyFromSeed(new Uint8Array(32).fill(n)).hostId) as [HostId, HostId];
-const MINUTE = 60_000;
 const STEP_MS = 2000;
 
 class Pair {
@@ -91,37 +91,37 @@ function never(): never {
   throw new Error('not asked for here');
 }
 
-test('two hosts that are up greet in turn: one hello a minute, and each its own every two', async () => {
+test('two hosts that are up greet in turn: one hello each interval, and each its own every two', async () => {
   const pair = await Pair.open();
   pair.of(LOW).peerChanged(HIGH, true);
   pair.of(HIGH).peerChanged(LOW, true);
-  await pair.pass(20 * MINUTE);
+  await pair.pass(20 * HELLO_INTERVAL_MS);
   assert.ok(pair.of(LOW).isReady(HIGH) && pair.of(HIGH).isReady(LOW));
   const [low, high] = [pair.said.get(LOW) ?? [], pair.said.get(HIGH) ?? []];
   // Both at the start, and from then on one or the other.
   assert.ok(low.length + high.length <= 22, `${low.length} and ${high.length}`);
   assert.ok(low.length >= 10 && high.length >= 10, `${low.length} and ${high.length}`);
-  for (const host of [LOW, HIGH]) assert.ok(pair.longest(host) <= 2 * MINUTE + STEP_MS, `${pair.longest(host)} ms`);
+  for (const host of [LOW, HIGH]) assert.ok(pair.longest(host) <= 2 * HELLO_INTERVAL_MS + STEP_MS, `${pair.longest(host)} ms`);
   pair.end();
 });
 
-test('a host that hears many hellos says its own all the same, every two minutes', async () => {
+test('a host that hears many hellos says its own all the same, every two intervals', async () => {
   const pair = await Pair.open();
   pair.of(LOW).peerChanged(HIGH, true);
   const hello = encodeHello({ range: PEER_PROTOCOL, version: AX_VERSION, nonce: 'b'.repeat(32) });
-  await pair.pass(20 * MINUTE, async () => void (await pair.of(LOW).answer(HIGH, hello)));
+  await pair.pass(20 * HELLO_INTERVAL_MS, async () => void (await pair.of(LOW).answer(HIGH, hello)));
   assert.equal(pair.said.get(HIGH)?.length, 0);
   const said = pair.said.get(LOW)?.length ?? 0;
   assert.ok(said >= 10 && said <= 12, `${said}`);
-  assert.ok(pair.longest(LOW) <= 2 * MINUTE + STEP_MS, `${pair.longest(LOW)} ms`);
+  assert.ok(pair.longest(LOW) <= 2 * HELLO_INTERVAL_MS + STEP_MS, `${pair.longest(LOW)} ms`);
   pair.end();
 });
 
-test('a host whose partner says nothing goes on alone, and no later than a minute and a half', async () => {
+test('a host whose partner says nothing goes on alone, and no later than an interval and a half', async () => {
   const pair = await Pair.open();
   pair.of(LOW).peerChanged(HIGH, true);
-  await pair.pass(20 * MINUTE);
+  await pair.pass(20 * HELLO_INTERVAL_MS);
   assert.equal(pair.said.get(HIGH)?.length, 0);
-  assert.ok(pair.longest(LOW) <= 1.5 * MINUTE + STEP_MS, `${pair.longest(LOW)} ms`);
+  assert.ok(pair.longest(LOW) <= 1.5 * HELLO_INTERVAL_MS + STEP_MS, `${pair.longest(LOW)} ms`);
   pair.end();
 });
