@@ -8,6 +8,7 @@
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
+import { HELLO_INTERVAL_MS } from '../../../protocol/limits.ts';
 import { Bed, until } from '../../e2e/hosts.ts';
 import type { Host } from '../../e2e/hosts.ts';
 import { killGroup, launch } from '../../e2e/processes.ts';
@@ -18,8 +19,8 @@ import { ratio, type Contestant, type Row, type Sample, type Target } from '../r
 
 const PEERS = 100;
 const QUICK_PEERS = 10;
-/** A whole minute: hellos and probes come once in it, and a part of it would hold all of them or none. */
-const SPAN_MS = 60_000;
+/** A whole round: the hellos and probes of all peers come in bursts, and a part of a round would hold all of them or none. */
+const SPAN_MS = HELLO_INTERVAL_MS;
 const QUICK_SPAN_MS = 4000;
 /** After the last connection: what starts and connections leave to do is done, and what they left in memory has been looked at, ms. */
 const SETTLE_MS = 20_000;
@@ -84,7 +85,7 @@ const rss = (what: string, peers: string, form: string): Target => ({
 
 export const idle: Row = {
   name: 'idle',
-  title: 'Idle daemon without peers and with many (a minute each)',
+  title: 'Idle daemon without peers and with many (a round of hellos each)',
   mostRepeats: 5,
   targets: [
     rss('RSS without peers', 'none', 'packages'),
