@@ -165,7 +165,7 @@ export class Greeting {
       const { state, ready } = this.view(host);
       // It greeted while this hello was under way: it may have come to know this host since it answered.
       const isOld = state === 'untrusted' && (this.#heard.get(host) ?? Number.NEGATIVE_INFINITY) >= before;
-      this.#greetIn(host, isOld ? REGREET_MS : ready ? this.#untilNext(host, before) : HELLO_INTERVAL_MS / 6);
+      this.#greetIn(host, isOld ? REGREET_MS : ready ? this.#untilNext(host, before) : HELLO_INTERVAL_MS / 8);
     }
   }
 

@@ -64,8 +64,11 @@ export const HARNESS_LOOK_MS = 2 * SECOND;
 export const HARNESS_STEP_MS = 10 * SECOND;
 /** A session list younger than this answers `--session` without asking again, ms. */
 export const SESSIONS_CACHE_MS = 60 * SECOND;
-/** How often two connected hosts greet, in turn: keeps last_seen and the round trip fresh, ms. */
-export const HELLO_INTERVAL_MS = 60 * SECOND;
+/**
+ * How often two connected hosts greet, in turn: keeps last_seen and the round trip fresh, ms. Twice the silence after which a connection is probed,
+ * so that a hello comes where a probe would be due, and between two of them one probe is enough.
+ */
+export const HELLO_INTERVAL_MS = 80 * SECOND;
 /** Messages on their way to one peer at the same time, and about how many bytes of bodies: on a slow line each has its answer in time. */
 export const FORWARD_WINDOW = 256;
 export const FORWARD_WINDOW_BYTES = 8 * MIB;

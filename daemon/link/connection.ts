@@ -2,7 +2,7 @@
  * One open connection to one peer: its streams, the asking on them, the answering of them, and whether it still lives.
  *
  * Owns at most one stream of its own per channel, opened at the first request and replaced when it ends, and the probe
- * that finds a dead connection: the muxer's keep-alive only logs a missing answer. Does not dial and does not choose
+ * that finds a dead connection and keeps a quiet one alive; the muxer's own pings do not. Does not dial and does not choose
  * between connections.
  */
 import type { Connection, Stream } from '@libp2p/interface';
@@ -22,7 +22,7 @@ import { streamEnded } from './streams.ts';
 export const PROTOCOLS: Readonly<Record<Channel, string>> = { hello: '/ax/hello/1', wire: '/ax/wire/1' };
 
 /** Silence after which the side that dialled, and a little later the other, asks whether the peer still lives, ms. */
-const PROBE_AFTER_MS = { outbound: 30_000, inbound: 45_000 } as const;
+const PROBE_AFTER_MS = { outbound: 40_000, inbound: 50_000 } as const;
 /** An unanswered probe without any sign of life in this time ends the connection, ms; sooner where there is a reason to think it dead. */
 const PROBE_TIMEOUT_MS = { silent: 15_000, now: 15_000, moved: 8000 } as const;
 /** Opening a stream: two round trips, ms. */

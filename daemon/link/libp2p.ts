@@ -32,7 +32,7 @@ const MAX_STRANGERS_PER_ADDRESS = 8;
 const STRANGER_MS = 10_000;
 /** Connections one peer may have at once. */
 const CONNECTIONS_PER_PEER = 4;
-const TICK_MS = 15_000;
+const TICK_MS = 5000;
 /** How often this machine's own addresses are looked at, ms: where one went, no connection may wait for its silence to be noticed. */
 const MOVED_TICK_MS = 5000;
 const SUPERSEDED_IDLE_MS = 30_000;

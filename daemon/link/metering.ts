@@ -18,10 +18,12 @@ const MAX_WINDOW_BYTES = 1024 * 1024;
  * unread: a full window on each of the four streams in use at most, and what the muxer itself says.
  */
 export const MAX_UNSENT_BYTES = 6 * 1024 * 1024;
+/** So long that a connection pings once. */
+const PING_INTERVAL_MS = 24 * 3_600_000;
 const FRAME_HEADER_BYTES = 12;
 /** The counts below are of this span, ms. */
 const SPAN_MS = 10_000;
-/** An honest peer pings twice a minute, and opens a handful of streams in a connection's life. */
+/** An honest peer pings once, one of an older build twice a minute, and opens a handful of streams in a connection's life. */
 const MAX_PINGS = 64;
 const MAX_OPENINGS = 64;
 /** Frames that carry nothing or next to nothing: window updates, ends of streams. A busy peer sends one for each frame it got. */
@@ -86,7 +88,14 @@ export class Meters {
 
   /** What stands in the node's `streamMuxers`. */
   muxers(): () => StreamMuxerFactory {
-    const make = yamux({ maxInboundStreams: 8, maxOutboundStreams: 8, streamOptions: { maxStreamWindowSize: MAX_WINDOW_BYTES } });
+    const make = yamux({
+      // The first ping measures the round trip, by which a window grows. Those after it, four frames a minute each way, would find nothing: the
+      // library only logs a missing answer. The probe does (connection.ts), and keeps alive as well.
+      keepAliveInterval: PING_INTERVAL_MS,
+      maxInboundStreams: 8,
+      maxOutboundStreams: 8,
+      streamOptions: { maxStreamWindowSize: MAX_WINDOW_BYTES },
+    });
     return () => {
       const plain = make();
       return { protocol: plain.protocol, createStreamMuxer: (stream) => this.#metered(stream, plain.createStreamMuxer(stream)) };

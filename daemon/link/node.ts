@@ -29,7 +29,7 @@ const INBOUND_PER_SECOND = 32;
 const INBOUND_HANDSHAKES = 512;
 const HANDSHAKE_TIMEOUT_MS = 5000;
 const ADDRESS_DIAL_TIMEOUT_MS = 5000;
-/** Far above the muxer's keep-alive of 30 s: only ends what is dead below the muxer. */
+/** Far above the 55 s within which a silent connection is probed: only ends what is dead below that. */
 const SOCKET_IDLE_MS = 120_000;
 
 export interface NodeHooks extends MeterHooks {
