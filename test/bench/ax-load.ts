@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { AxPair, AxSender } from './ax-pair.ts';
 import { closedLoop } from './closed-loop.ts';
-import { memory } from './process-cost.ts';
+import { cpuSeconds, memory } from './process-cost.ts';
 
 const { values } = parseArgs({
   options: {
@@ -34,15 +34,15 @@ try {
   const body = new Uint8Array(bytes).fill(0x61);
   for (const inFlight of values['in-flight'].split(',').map(Number)) {
     const sender = await AxSender.open(pair.a, inFlight);
-    let cpu: readonly [number, number] = [0, 0];
+    let cpu: readonly number[] = [0, 0, 0];
     const result = await closedLoop({
       inFlight,
       warmMs: 1000,
       measureMs: seconds * 1000,
       send: (one) => sender.send(one, pair.b, workspace, body),
       onWindow: (edge) => {
-        const now = pair.cpu();
-        cpu = edge === 'begins' ? now : [now[0] - cpu[0], now[1] - cpu[1]];
+        const now = [...pair.cpu(), cpuSeconds(process.pid)];
+        cpu = edge === 'begins' ? now : now.map((spent, which) => spent - cpu[which]!);
       },
     });
     await sender.close();
@@ -50,7 +50,7 @@ try {
     const cores = cpu.map((spent) => (spent / seconds).toFixed(2)).join('/');
     process.stdout.write(
       `${String(inFlight).padStart(4)} in flight, ${bytes} B: ${result.perSecond.toFixed(0)} msg/s, p50 ${result.p50.toFixed(2)} ms, ` +
-        `p99 ${result.p99.toFixed(2)} ms; cores ${cores}; RssAnon ${a.anonymous.toFixed(0)}/${b.anonymous.toFixed(0)} MiB (sender/receiver)\n`,
+        `p99 ${result.p99.toFixed(2)} ms; cores ${cores}; RssAnon ${a.anonymous.toFixed(0)}/${b.anonymous.toFixed(0)} MiB (sender/receiver/load)\n`,
     );
   }
   // A profile is written by a daemon that ends in order.

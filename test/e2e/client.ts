@@ -8,10 +8,9 @@ import { createConnection, type Socket } from 'node:net';
 import { asFields, decode, encode } from '../../protocol/codec.ts';
 import type { Method, SessionEnvironment } from '../../protocol/control.ts';
 import { AxError, isErrorCode } from '../../protocol/errors.ts';
-import { encodeFrame } from '../../protocol/frame.ts';
+import { encodeFrame, FrameReader } from '../../protocol/frame.ts';
 import { release } from '../../protocol/memory.ts';
 import { CONTROL_PROTOCOL } from '../../protocol/version.ts';
-import { readFrames } from '../framing.ts';
 
 const ORIGIN = { harness: null, harness_version: null, session_id: null, workspace: null, integration: 'test' };
 const ANSWER_LIMIT_MS = 40_000;
@@ -24,8 +23,10 @@ interface Waiting {
   readonly reject: (error: Error) => void;
 }
 
+/** What was asked in one turn leaves in one write, and all answers of one chunk are told in one turn: load on a daemon is to cost little here. */
 export class ControlClient {
   readonly #socket: Socket;
+  readonly #reader = new FrameReader();
   readonly #waiting = new Map<number, Waiting>();
   readonly #ended: Promise<void>;
   #nextId = 1;
@@ -34,7 +35,13 @@ export class ControlClient {
   constructor(socket: Socket) {
     this.#socket = socket;
     socket.on('error', () => socket.destroy()); // told to every waiting request below
-    this.#ended = this.#read();
+    socket.on('data', (chunk: Buffer) => this.#take(chunk));
+    this.#ended = new Promise((resolve) => {
+      socket.on('close', () => {
+        this.#end('the connection ended');
+        resolve();
+      });
+    });
   }
 
   /** AxError as the daemon answered, or Lost. */
@@ -42,10 +49,7 @@ export class ControlClient {
     if (this.#hasEnded) throw new Lost(`${method}: not connected`);
     const id = this.#nextId++;
     const answer = new Promise<Record<string, unknown>>((resolve, reject) => this.#waiting.set(id, { resolve, reject }));
-    const request = encode({ v: CONTROL_PROTOCOL, id, method, params, origin: ORIGIN, session });
-    const frame = encodeFrame(request);
-    release(request);
-    this.#socket.write(frame, () => release(frame));
+    this.#write(encode({ v: CONTROL_PROTOCOL, id, method, params, origin: ORIGIN, session }));
     const timer = setTimeout(() => this.#socket.destroy(), ANSWER_LIMIT_MS);
     try {
       return (await answer) as T;
@@ -59,19 +63,35 @@ export class ControlClient {
     await this.#ended;
   }
 
-  async #read(): Promise<void> {
-    let why = 'the connection ended';
-    try {
-      for await (const frame of readFrames(this.#socket)) {
-        const answer = asFields(decode(frame), 'an answer');
-        const waiting = this.#waiting.get(Number(answer['id']));
-        this.#waiting.delete(Number(answer['id']));
-        if (answer['ok'] === true) waiting?.resolve(asFields(answer['result'], 'a result'));
-        else waiting?.reject(errorOf(asFields(answer['error'], 'an error')));
-      }
-    } catch (error) {
-      why = error instanceof Error ? error.message : String(error);
+  #write(request: Uint8Array): void {
+    const frame = encodeFrame(request);
+    release(request);
+    if (this.#socket.writableCorked === 0) {
+      this.#socket.cork();
+      process.nextTick(() => this.#socket.uncork());
     }
+    this.#socket.write(frame, () => release(frame));
+  }
+
+  #take(chunk: Buffer): void {
+    try {
+      this.#reader.push(chunk);
+      for (let frame = this.#reader.next(); frame !== undefined; frame = this.#reader.next()) this.#answered(frame);
+    } catch (error) {
+      this.#end(error instanceof Error ? error.message : String(error));
+    }
+  }
+
+  #answered(frame: Uint8Array): void {
+    const answer = asFields(decode(frame), 'an answer');
+    const id = Number(answer['id']);
+    const waiting = this.#waiting.get(id);
+    this.#waiting.delete(id);
+    if (answer['ok'] === true) waiting?.resolve(asFields(answer['result'], 'a result'));
+    else waiting?.reject(errorOf(asFields(answer['error'], 'an error')));
+  }
+
+  #end(why: string): void {
     this.#hasEnded = true;
     this.#socket.destroy();
     for (const waiting of this.#waiting.values()) waiting.reject(new Lost(why));
