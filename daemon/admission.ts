@@ -6,14 +6,7 @@
  * the same checks. Invariants: accepted means durable and readable; a duplicate is answered only after the flush that
  * covers its first copy; a cancel that comes before its message leaves a tombstone that answers the late copy.
  */
-import {
-  acceptEnvelope,
-  acceptOffer,
-  openEnvelopeHeaders,
-  openerOf,
-  readEnvelope,
-  requirePiece,
-} from '../protocol/envelope.ts';
+import { acceptEnvelope, acceptOffer, openEnvelopeHeaders, openerOf, readEnvelope, requirePiece } from '../protocol/envelope.ts';
 import type { Envelope, Opener } from '../protocol/envelope.ts';
 import { violation } from '../protocol/codec.ts';
 import { AxError } from '../protocol/errors.ts';

@@ -1,73 +1,52 @@
 /**
- * The peer conversation, both ends in one file: what this host sends to another, and how it answers one.
+ * The peer conversation: what this host sends to another, and what it makes of the answers; how it answers itself is answering.ts.
  *
- * Sending (`wake`): per host one lane that moves receipts, cancels and messages, oldest first, a bounded window at a time, while
- * the host is ready. Answering (`handle`): every request of a host, checked for pairing and grants before anything else. Invariants:
- * `uncertain` is durable before bytes leave; an acceptance is answered only after the flush; a refusal known is never overwritten; no
- * receipt is dropped before the sender's host has stored it.
+ * Owns per host one lane that moves receipts, cancels and messages, oldest first, a bounded window at a time, while the host is ready.
+ * Invariants: `uncertain` is durable before bytes leave; an acceptance is answered only after the flush; a refusal known is never
+ * overwritten; no receipt is dropped before the sender's host has stored it.
  */
 import { asList, decode } from '../protocol/codec.ts';
 import type { Fields } from '../protocol/codec.ts';
 import { AxError, toAxError } from '../protocol/errors.ts';
 import { readSigned } from '../protocol/hashtree.ts';
-import type { HostKey } from '../protocol/identity.ts';
 import type { HostId, MessageId } from '../protocol/ids.ts';
 import { FORWARD_WINDOW, REQUEST_TIMEOUT_MS } from '../protocol/limits.ts';
-import { progressValue, readProgress, readReceipt, signCancel, type Progress } from '../protocol/receipt.ts';
-import { RECEIVER_ENDS } from '../protocol/states.ts';
-import { encodeRefusal, encodeRequest, encodeResult, MAX_PROGRESS_IDS, readAnswer, readRequest, receiptOf } from '../protocol/wire.ts';
+import { readProgress, readReceipt, signCancel } from '../protocol/receipt.ts';
+import type { Progress, Receipt } from '../protocol/receipt.ts';
+import { encodeRequest, MAX_PROGRESS_IDS, readAnswer, receiptOf } from '../protocol/wire.ts';
 import type { OutgoingRequest, WireRequest } from '../protocol/wire.ts';
-import type { Admission } from './admission.ts';
-import type { Clock } from './clock/clock.ts';
+import { Answering } from './answering.ts';
+import type { AnsweringDeps } from './answering.ts';
 import { within } from './clock/within.ts';
-import { endReceipt } from './ending.ts';
 import type { Events } from './events.ts';
 import { updateRequired } from './greeting.ts';
 import { causeOf, Forwarding, refusedClass } from './forwarding.ts';
 import type { Greeting } from './greeting.ts';
-import type { Inbox } from './inbox.ts';
-import type { Received } from './received-row.ts';
 import { Lane } from './lane.ts';
 import type { Channel, Link } from './link/link.ts';
-import type { Log } from './log.ts';
 import type { Outbox } from './outbox.ts';
-import type { Peers } from './peers.ts';
 import { ProgressNews } from './progress.ts';
-import type { Receipts } from './receipts.ts';
-import type { Refusals } from './refusals.ts';
 import type { Sent } from './sent-row.ts';
-import type { Store, StoreReader, StoreTransaction } from './store/store.ts';
+import type { StoreTransaction } from './store/store.ts';
 
-export interface ExchangeDeps {
-  readonly store: Store;
-  readonly clock: Clock;
+type ForAnswers = 'store' | 'clock' | 'log' | 'key' | 'peers' | 'inbox' | 'receipts' | 'refusals' | 'admission' | 'sessions' | 'pair';
+
+export interface ExchangeDeps extends Pick<AnsweringDeps, ForAnswers> {
   readonly link: Link;
-  readonly log: Log;
-  readonly key: HostKey;
   readonly running: () => number;
   readonly greeting: Greeting;
-  readonly peers: Peers;
   readonly outbox: Outbox;
-  readonly inbox: Inbox;
-  readonly receipts: Receipts;
   readonly events: Events;
-  readonly admission: Admission;
   readonly hasLiveSession: (harness: string, workspace: string) => boolean;
-  readonly refusals: Refusals;
-  /** The public session list of the workspaces that a peer may read, as an encoded answer. */
-  readonly sessions: (mayRead: (workspace: string) => boolean) => Promise<Uint8Array>;
-  readonly pair: (peer: HostId, request: WireRequest & { readonly type: 'pair' }) => Promise<Uint8Array>;
 }
 
-/** Envelopes that do not verify, per host, before its connection is closed instead of answered. */
-const STRIKES = 8;
 /** Least time between two retries that a host asks for, ms: a refused body was sent whole. */
 const ASKED_RETRY_MS = 10_000;
 
 export class Exchange {
   readonly #deps: ExchangeDeps;
   readonly #lanes = new Map<HostId, Lane>();
-  readonly #strikes = new Map<HostId, number>();
+  readonly #answering: Answering;
   readonly #news: ProgressNews;
   readonly #forwarding: Forwarding;
   #stopped = false;
@@ -85,6 +64,15 @@ export class Exchange {
       request: (host, request, timeoutMs) => this.#request(host, request, timeoutMs),
       takeReceipt: (host, fields, about) => this.#takeReceipt(host, fields, about),
       onEnd: (host) => this.#begin(host, this.#lane(host)),
+    });
+    this.#answering = new Answering({
+      ...deps,
+      isStopped: () => this.#stopped,
+      takeReceipt: (receipt) => deps.store.write((tx) => this.#applyReceipt(tx, receipt, deps.outbox.get(receipt.id, tx))),
+      mirror: (host, items) => this.#mirror(host, items),
+      progressOf: (sender, id) => this.#news.progressOf(sender, id),
+      onRetry: (host) => this.#retry(host),
+      onReceipts: (host) => this.wake(host),
     });
   }
 
@@ -305,7 +293,7 @@ export class Exchange {
     );
   }
 
-  #applyReceipt(tx: StoreTransaction, receipt: ReturnType<typeof readReceipt>, before: Sent | undefined): void {
+  #applyReceipt(tx: StoreTransaction, receipt: Receipt, before: Sent | undefined): void {
     const { outbox, events } = this.#deps;
     if (before === undefined) return;
     const after = outbox.receipt(tx, before, receipt);
@@ -341,75 +329,8 @@ export class Exchange {
     if (isNews.length > 0) await store.write((tx) => isNews.forEach((item) => outbox.progress(tx, host, item)));
   }
 
-  // --- answering -------------------------------------------------------------------------------------------------------
-
-  /** Answers one request of a host. Rejects only for a broken or hostile peer: the link then closes the connection. */
+  /** Answers one request of a host, as Answering. */
   async handle(peer: HostId, channel: Channel, bytes: Uint8Array): Promise<Uint8Array> {
-    if (channel === 'hello') return this.#deps.greeting.answer(peer, bytes);
-    const request = readRequest(bytes); // a violation here closes the connection
-    try {
-      if (this.#stopped) throw new AxError('shutting_down', 'this daemon is stopping');
-      const answer = await this.#answer(peer, request);
-      this.#strikes.delete(peer);
-      return answer;
-    } catch (error) {
-      const failed = toAxError(error);
-      if (failed.code === 'internal') this.#deps.log.error('request failed', { host: peer, type: request.type, reason: failed.message });
-      if (failed.code === 'bad_signature' || failed.code === 'wrong_peer' || failed.code === 'protocol_violation') {
-        const strikes = (this.#strikes.get(peer) ?? 0) + 1;
-        this.#strikes.set(peer, strikes);
-        this.#deps.log.warn('hostile or broken request', { host: peer, type: request.type, code: failed.code, strikes });
-        if (strikes > STRIKES) throw failed;
-      }
-      return encodeRefusal(failed);
-    }
-  }
-
-  async #answer(peer: HostId, request: WireRequest): Promise<Uint8Array> {
-    if (request.type === 'pair') return this.#deps.pair(peer, request);
-    const { peers, refusals } = this.#deps;
-    if (peers.get(peer) === undefined) {
-      refusals.stranger(peer);
-      throw new AxError('untrusted_peer', 'this host is not paired with that one');
-    }
-    switch (request.type) {
-      case 'deliver':
-      case 'offer':
-      case 'piece':
-      case 'cancel':
-        return this.#deps.admission.handle(peer, request);
-      case 'receipt': {
-        const receipt = readReceipt(peer, this.#deps.key.hostId, request.receipt);
-        await this.#deps.store.write((tx) => this.#applyReceipt(tx, receipt, this.#deps.outbox.get(receipt.id, tx)));
-        return encodeResult({});
-      }
-      case 'progress':
-        await this.#remind(peer, request.ids);
-        return encodeResult({ items: request.ids.flatMap((id) => this.#news.progressOf(peer, id) ?? []).map(progressValue) });
-      case 'update':
-        await this.#mirror(peer, request.items);
-        if (request.retry) this.#retry(peer);
-        return encodeResult({});
-      case 'sessions':
-        if (!peers.may(peer, 'read', null)) {
-          refusals.note(peer, 'read', null);
-          throw new AxError('grant_missing', 'that host may not list sessions here');
-        }
-        return this.#deps.sessions((workspace) => peers.may(peer, 'read', workspace));
-    }
-  }
-
-  /** Who asks after a message that has ended here never got, or never believed, its receipt: it is told again. */
-  async #remind(peer: HostId, ids: readonly MessageId[]): Promise<void> {
-    const { inbox, receipts, store, key, clock } = this.#deps;
-    const ended = (reader: StoreReader): Received[] =>
-      [...new Set(ids)]
-        .flatMap((id) => inbox.get(peer, id, reader) ?? [])
-        .filter((row) => RECEIVER_ENDS.has(row.state) && !receipts.has(peer, row.id, reader));
-    if (ended(store).length === 0) return;
-    await store.write((tx) => {
-      for (const row of ended(tx)) receipts.add(tx, peer, row.id, endReceipt(key, row, clock.now()));
-    });
-    this.wake(peer);
+    return channel === 'hello' ? this.#deps.greeting.answer(peer, bytes) : this.#answering.handle(peer, bytes);
   }
 }
