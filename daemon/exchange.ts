@@ -123,7 +123,7 @@ export class Exchange {
   queued(row: Sent, body: Uint8Array | null): void {
     const lane = this.#lane(row.host);
     lane.untouched.add(row.id);
-    if (row.state === 'forwarding' && body !== null) lane.fresh.push({ row, body });
+    if (row.state === 'forwarding' && body !== null) lane.addFresh(row, body);
     this.#begin(row.host, lane);
   }
 

@@ -61,8 +61,10 @@ export class Forwarding {
 
   /** New entries were stored as on their way (`forwarding`, `uncertain`), and that is durable: they leave without another write. */
   #pushFresh(host: HostId, lane: Lane): void {
-    while (lane.fresh.length > 0 && lane.hasRoom) {
-      const { row, body } = lane.fresh.shift()!;
+    while (lane.hasRoom) {
+      const fresh = lane.takeFresh();
+      if (fresh === undefined) return;
+      const { row, body } = fresh;
       const { workspace } = row.to;
       // What is held meanwhile is found again with all that is open.
       if (lane.isDue(row.id, workspace) && lane.roomFor(workspace) > 0 && row.deadline > this.#deps.running())

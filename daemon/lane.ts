@@ -105,10 +105,10 @@ interface Held {
   room: number;
 }
 
-/** A new entry with the sealed body of its one piece, as they were just stored. */
-export interface Fresh {
+/** A new entry, and the sealed body of its one piece where that is still at hand. */
+interface Fresh {
   readonly row: Sent;
-  readonly body: Uint8Array;
+  readonly body: Uint8Array | undefined;
 }
 
 export class Lane {
@@ -131,8 +131,9 @@ export class Lane {
   readonly large = new Set<MessageId>();
   /** Pieces on their way, of all of these. */
   readonly pieces = new Gate(() => (this.inFlight.size > this.large.size ? SHARED_WINDOW_BYTES : PIECE_WINDOW_BYTES));
-  /** New entries that are durable as on their way and have not left yet, oldest first. */
-  readonly fresh: Fresh[] = [];
+  /** New entries that are durable as on their way and have not left yet, oldest first; and the bytes of the bodies held with them. */
+  readonly #fresh: Fresh[] = [];
+  #freshBytes = 0;
   /** Entries of which no copy can be on its way: every attempt so far, all in this life, was answered or never left. */
   readonly untouched = new Set<MessageId>();
   /** The host fails. */
@@ -167,6 +168,20 @@ export class Lane {
   /** Is this entry, or its workspace, left for later? */
   isHeld(id: MessageId, workspace: string): boolean {
     return this.#held.get(workspace)?.pause.isOn === true || (this.#notBefore.get(id) ?? 0) > this.#clock.monotonic();
+  }
+
+  /** Takes a new entry as it was just stored; with its sealed body, unless those of a whole window are held already. */
+  addFresh(row: Sent, body: Uint8Array): void {
+    const isHeld = this.#freshBytes < FORWARD_WINDOW_BYTES;
+    this.#fresh.push({ row, body: isHeld ? body : undefined });
+    if (isHeld) this.#freshBytes += body.length;
+  }
+
+  /** The oldest new entry that has not left yet; it is not held here any more. */
+  takeFresh(): Fresh | undefined {
+    const first = this.#fresh.shift();
+    this.#freshBytes -= first?.body?.length ?? 0;
+    return first;
   }
 
   /** May one more message leave? */

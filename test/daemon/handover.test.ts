@@ -90,7 +90,7 @@ test('a new entry that is cancelled before it leaves does not leave', async () =
   const sent: string[] = [];
   const lane = new Lane(clock, () => undefined);
   lane.untouched.add(row.id);
-  lane.fresh.push({ row, body: new Uint8Array(1) });
+  lane.addFresh(row, new Uint8Array(1));
   const ended = Promise.withResolvers<void>();
   const forwarding = new Forwarding({
     store,

@@ -2,7 +2,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { Lane } from '../../daemon/lane.ts';
-import { FORWARD_WINDOW, PIECE_WINDOW_BYTES, RETRY_CAP_MS, SHARED_WINDOW_BYTES } from '../../protocol/limits.ts';
+import type { Sent } from '../../daemon/sent-row.ts';
+import { FORWARD_WINDOW, FORWARD_WINDOW_BYTES, PIECE_WINDOW_BYTES, RETRY_CAP_MS, SHARED_WINDOW_BYTES } from '../../protocol/limits.ts';
 import { HandClock, idOf } from './bed.ts';
 
 function laneOf(): { clock: HandClock; lane: Lane; retries: () => number } {
@@ -93,4 +94,22 @@ test('pieces fill their window, a smaller one as long as small messages are on t
   end();
   assert.equal(await underWay(), 1);
   end();
+});
+
+test('bodies at hand are those of one window at most, and no entry is lost for that', () => {
+  const { lane } = laneOf();
+  const row = (n: number): Sent => ({ id: idOf(n) }) as Sent;
+  const body = new Uint8Array(FORWARD_WINDOW_BYTES / 2);
+  for (let n = 0; n < 4; n++) lane.addFresh(row(n), body);
+  const taken = [0, 1, 2].map(() => lane.takeFresh());
+  assert.deepEqual(
+    taken.map((one) => [one?.row.id, one?.body === body]),
+    [
+      [idOf(0), true],
+      [idOf(1), true],
+      [idOf(2), false],
+    ],
+  );
+  lane.addFresh(row(4), body);
+  assert.deepEqual([lane.takeFresh()?.body, lane.takeFresh()?.body, lane.takeFresh()], [undefined, body, undefined]);
 });
