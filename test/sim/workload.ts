@@ -227,8 +227,14 @@ export class Workload {
   async #sendThenCancel(): Promise<void> {
     const ask = await this.#send();
     if (ask?.id === undefined) return;
-    await this.#fleet.sleep(this.#world.chance(0.6) ? this.#world.between(0, 60) : this.#world.between(60, 20_000));
+    if (this.#world.chance(0.1)) await this.#untilHandedOut(ask.to, ask.id);
+    else await this.#fleet.sleep(this.#world.chance(0.6) ? this.#world.between(0, 60) : this.#world.between(60, 20_000));
     await this.#cancel(ask.from, ask.id);
+  }
+
+  /** A cancel that comes now is too late, and only the receiver's host can say so: the news of the hand-out is still on its way. */
+  async #untilHandedOut(host: Host, id: string): Promise<void> {
+    for (let looks = 0; looks < 2000 && this.#checker.tokens(host, id) === 0; looks++) await this.#fleet.sleep(10);
   }
 
   async #reply(): Promise<void> {
