@@ -49,9 +49,10 @@ const OTHERS_TURN_MS = 1.5 * HELLO_INTERVAL_MS;
 const OWN_LATEST_MS = 2 * HELLO_INTERVAL_MS;
 /** A greeting host is greeted back at most this often, ms, so that two hosts never answer each other for ever. */
 const REGREET_MS = 1000;
-/** How long trouble with a host is shown after its last sign, and a copied key after the last sign of its second life, ms. */
+/** How long trouble with a host is shown after its last sign, ms. */
 const FADE_MS = 2 * HELLO_INTERVAL_MS;
-const COPY_LAPSE_MS = 60 * HELLO_INTERVAL_MS;
+/** How long a copied key is warned of after the last sign of its second life, ms: a promise of the protocol, whatever the interval. */
+const COPY_LAPSE_MS = 3_600_000;
 const MAX_PAST_NONCES = 64;
 const MAX_NONCE_HOSTS = 4096;
 
