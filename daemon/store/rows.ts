@@ -28,7 +28,7 @@ const newestRows: (object | undefined)[] = Array.from({ length: NEWEST }, () => 
 const NEWEST_BYTES = 4096;
 let newest = 0;
 
-/** The row must not change any more. The bytes are for the store, which lets them go when they are committed. */
+/** The row must not change any more. The bytes are for the store, which keeps some hundreds of the newest and lets the others go. */
 export function pack(row: object): Uint8Array {
   const bytes = encodePassing(row);
   if (bytes.length <= NEWEST_BYTES) {
