@@ -125,3 +125,19 @@ test('a host whose partner says nothing goes on alone, and no later than an inte
   assert.ok(pair.longest(LOW) <= 1.5 * HELLO_INTERVAL_MS + STEP_MS, `${pair.longest(LOW)} ms`);
   pair.end();
 });
+
+test('a copied key is warned of for an hour after the last sign of a second life', async () => {
+  const pair = await Pair.open();
+  for (const letter of ['b', 'c', 'b']) {
+    const hello = encodeHello({ range: PEER_PROTOCOL, version: AX_VERSION, nonce: letter.repeat(32) });
+    const answered = pair.of(LOW).answer(HIGH, hello);
+    await pair.pass(STEP_MS);
+    await answered;
+  }
+  const last = pair.bed.clock.monotonic() - STEP_MS;
+  pair.bed.clock.pass(last + 3_599_000 - pair.bed.clock.monotonic());
+  assert.deepEqual(pair.of(LOW).warnings().copies, [HIGH]);
+  pair.bed.clock.pass(2000);
+  assert.deepEqual(pair.of(LOW).warnings().copies, []);
+  pair.end();
+});
