@@ -216,7 +216,8 @@ export class Admission {
       this.#deps.refusals.note(peer, 'notify', workspace);
     const row = result.row;
     if (row === undefined) return this.#answer('expired', peer, envelope.id, digest, row); // taken once, and forgotten since
-    if (row.state === 'cancelled' || row.state === 'expired') return this.#answer(row.state, peer, envelope.id, digest, row);
+    // Of an end its sender may never hear otherwise: what waited for it to be told is dropped when a host is removed.
+    if (row.state !== 'awaiting_setup' && row.state !== 'available') return this.#answer(row.state, peer, envelope.id, digest, row);
     return this.#answer('accepted', peer, envelope.id, digest, row, hasLiveSession(envelope.to.harness, workspace));
   }
 

@@ -214,3 +214,21 @@ test('a receipt that went with a removed host is told again when the sender asks
     await bed.until(a, id, 'fetched');
   });
 });
+
+test('a late copy of what was read is answered with that, though the receipt of it went with a removed host', async () => {
+  await inWorld(17, async (bed) => {
+    const { a, b, fleet, checker } = bed;
+    const session = await attached(bed, b);
+    checker.onMoment = (host, what) => {
+      if (host === b && what === 'accepted' && a.life !== undefined && a.lives === 1) fleet.world.after(0, () => fleet.crash(a));
+    };
+    const id = await bed.send(a, b, 'k');
+    await bed.until(b, id, 'available');
+    while (a.life !== undefined) await fleet.sleep(5);
+    await bed.confirm(b, id, (await bed.fetch(b, session, id)).token, a);
+    await fleet.call(b, 'host.remove', { host: a.name });
+    await fleet.call(b, 'host.add', { name: a.name, address: `${fleet.network.addressOf(a.id)}/p2p/${a.id}` });
+    await fleet.boot(a);
+    await bed.until(a, id, 'fetched');
+  });
+});
