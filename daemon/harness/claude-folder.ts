@@ -37,12 +37,18 @@ export class RecordFolder {
   /** The folder as it was just before its last listing. */
   #listed: string | undefined;
   #closed = false;
+  #isRefused = false;
   readonly #warned = new Set<string>();
 
   constructor(configDir: string, options: RecordFolderOptions) {
     this.#configDir = configDir;
     this.#folder = join(configDir, NAME);
     this.#options = options;
+  }
+
+  /** At the last listing others could write there: nothing that is told of its records counts. */
+  get isRefused(): boolean {
+    return this.#isRefused;
   }
 
   /** True when `path` is a file of this folder. */
@@ -57,7 +63,8 @@ export class RecordFolder {
   async list(ask: 'all' | 'changes'): Promise<readonly string[] | undefined> {
     try {
       const info = await stat(this.#folder);
-      if (!isPrivate(info, this.#options.uid)) {
+      this.#isRefused = !isPrivate(info, this.#options.uid);
+      if (this.#isRefused) {
         this.#warnOnce('claude.root_skipped');
         this.#listed = undefined;
         return [];

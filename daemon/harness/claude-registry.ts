@@ -225,8 +225,10 @@ export class ClaudeRegistry {
     });
   }
 
+  /** What the watch told of before its folder was refused is not looked at any more. */
   #lookAt(path: string): Promise<void> {
-    const entry = this.#entryOf(path);
+    const isRefused = [...this.#roots.values()].some((folder) => folder.isRefused && folder.holds(path));
+    const entry = isRefused ? undefined : this.#entryOf(path);
     return entry === undefined ? Promise.resolve() : this.#look(entry);
   }
 

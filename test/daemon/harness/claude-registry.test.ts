@@ -334,6 +334,10 @@ test('a registry folder that others may write to is left alone, and said so once
     assert.deepEqual(await rig.harness.refresh(), []);
     await rig.harness.refresh();
     assert.equal(rig.logged.filter((one) => one.event === 'claude.root_skipped').length, 1);
+    for (let round = 0; round < 10; round++) {
+      await standIn.send({ cmd: 'rewrite' }); // the watch tells of it, now or in the next round
+      assert.deepEqual(rig.harness.sessions(), [], `round ${round}`);
+    }
     await assert.rejects(rig.harness.prove({ harness: 'claude', pid: standIn.pid, sessionId: standIn.sessionId, socket: standIn.socket }), {
       code: 'not_found',
     });
