@@ -195,8 +195,9 @@ function readMap(length: number, depth: number, inside: Key): Value {
     // Keys in order are all different, and those of our own messages are in order.
     if (!isSorted && Object.hasOwn(fields, key.text)) throw malformed('the same key twice');
     const value = readValue(depth + 1, key.inside);
-    if (key.text === '__proto__') Object.defineProperty(fields, key.text, { value, configurable: true, enumerable: true, writable: true });
-    else fields[key.text] = value;
+    if (key.isPlain) fields[key.text] = value;
+    // Read-only, so that the engine makes one place for an index and none for those below it.
+    else Object.defineProperty(fields, key.text, { value, configurable: true, enumerable: true });
     before = key;
     shape = (shape * 31 + key.number) | 0;
   }

@@ -21,6 +21,8 @@ export class Key {
   readonly number: number;
   /** As it is written, with its head. */
   readonly bytes: Uint8Array;
+  /** It is set as any other: neither the prototype nor an index, for which the engine would make places for all indices below. */
+  readonly isPlain: boolean;
   /** The one that came behind it last. */
   next: Key | undefined;
   #inside: Key | undefined;
@@ -29,6 +31,7 @@ export class Key {
     this.text = text;
     this.number = number;
     this.bytes = bytes;
+    this.isPlain = text !== '__proto__' && !/^\d/.test(text);
   }
 
   /** What stands before the first key of a map that is its value, or in its value. */
@@ -121,7 +124,8 @@ const wideShapes = new Map<number, object>();
 export function learnWide(shape: number, fields: object): void {
   if (wideShapes.has(shape)) return;
   const keys = Object.keys(fields);
-  if (keys.length > MAX_WIDE_FIELDS) return;
+  // Indices come first, and would have places made for all below them.
+  if (keys.length > MAX_WIDE_FIELDS || /^\d/.test(keys[0]!)) return;
   if (wideShapes.size === MAX_WIDE_SHAPES) wideShapes.clear();
   const declared = {};
   for (const key of keys) Object.defineProperty(declared, key, { value: null, configurable: true, enumerable: true, writable: true });

@@ -252,3 +252,13 @@ test('text for people shows no character that hides or turns what stands around 
   assert.equal(codec.optionalShown(fields, 'ok', 99), fields['ok']);
   assert.equal(codec.optionalShown(fields, 'none', 99), undefined);
 });
+
+test('maps whose keys are numbers take no more memory than others', () => {
+  // A list of 20,000 maps, {"1016": 1} each.
+  const bytes = Uint8Array.from(Buffer.concat([fromHex('994e20'), ...Array.from({ length: 20_000 }, () => fromHex('a1643130313601'))]));
+  const before = process.memoryUsage().heapUsed;
+  const decoded = decode(bytes);
+  const grown = process.memoryUsage().heapUsed - before;
+  assert.deepEqual((decoded as readonly Fields[])[19_999], { '1016': 1 });
+  assert.ok(grown < 50e6, `the heap grew by ${grown} bytes`);
+});
