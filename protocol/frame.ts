@@ -12,6 +12,9 @@ import { release } from './memory.ts';
 
 /** Bytes in front of each payload. */
 export const FRAME_HEADER_BYTES = 4;
+/** Chunks that were taken, from which on their places are given up. */
+const MANY_CHUNKS = 64;
+const NOTHING = new Uint8Array(0);
 
 /** One frame as one buffer; AxError `too_large` over `maxBytes`, `invalid_argument` for an empty payload. */
 export function encodeFrame(payload: Uint8Array, maxBytes: number = MAX_FRAME_BYTES): Uint8Array {
@@ -45,8 +48,9 @@ export function writeUint32(bytes: Uint8Array, at: number, value: number): void 
  */
 export class FrameReader {
   readonly #limit: () => number;
-  /** Not taken yet; the first from `#at` on. */
+  /** Not taken yet from `#first` on, and of that one from `#at` on. An index: to shift a long list moves all of it. */
   #chunks: Uint8Array[] = [];
+  #first = 0;
   #at = 0;
   #held = 0;
   /** The payload whose length was read, if any: its length, and its bytes so far when they come in several chunks. */
@@ -77,12 +81,12 @@ export class FrameReader {
       this.#due = this.#readLength();
     }
     if (this.#filling === undefined) {
-      const first = this.#chunks[0];
+      const first = this.#chunks[this.#first];
       if (first !== undefined && first.length - this.#at >= this.#due) return this.#done(this.#take(this.#due));
       this.#filling = new Uint8Array(this.#due);
     }
     while (this.#filled < this.#due && this.#held > 0) {
-      const part = this.#take(Math.min(this.#due - this.#filled, this.#chunks[0]!.length - this.#at));
+      const part = this.#take(Math.min(this.#due - this.#filled, this.#chunks[this.#first]!.length - this.#at));
       this.#filling.set(part, this.#filled);
       this.#filled += part.length;
       release(part);
@@ -104,7 +108,7 @@ export class FrameReader {
   #readLength(): number {
     let length = 0;
     for (let n = 0; n < FRAME_HEADER_BYTES; n++) {
-      length = length * 256 + this.#chunks[0]![this.#at]!;
+      length = length * 256 + this.#chunks[this.#first]![this.#at]!;
       this.#skip(1);
     }
     if (length === 0) throw new AxError('protocol_violation', 'a frame of no bytes');
@@ -114,7 +118,7 @@ export class FrameReader {
 
   /** The next `bytes` bytes, all in the first chunk. */
   #take(bytes: number): Uint8Array {
-    const taken = this.#chunks[0]!.subarray(this.#at, this.#at + bytes);
+    const taken = this.#chunks[this.#first]!.subarray(this.#at, this.#at + bytes);
     this.#skip(bytes);
     return taken;
   }
@@ -122,8 +126,15 @@ export class FrameReader {
   #skip(bytes: number): void {
     this.#at += bytes;
     this.#held -= bytes;
-    if (this.#at < this.#chunks[0]!.length) return;
-    this.#chunks.shift();
+    if (this.#at < this.#chunks[this.#first]!.length) return;
+    this.#chunks[this.#first++] = NOTHING;
     this.#at = 0;
+    if (this.#first === this.#chunks.length) {
+      this.#chunks = [];
+      this.#first = 0;
+    } else if (this.#first >= MANY_CHUNKS && this.#first * 2 >= this.#chunks.length) {
+      this.#chunks.splice(0, this.#first);
+      this.#first = 0;
+    }
   }
 }

@@ -56,6 +56,15 @@ test('any bytes give the frames and the refusal that it-length-prefixed gives, c
   );
 });
 
+test('a frame that comes in 200,000 chunks at once is put together within a second', () => {
+  const payload = Uint8Array.from({ length: 200_000 }, (_, at) => at);
+  const reader = new FrameReader();
+  for (const byte of encodeFrame(payload)) reader.push(Uint8Array.of(byte));
+  const from = process.cpuUsage();
+  assert.deepEqual(reader.next(), payload);
+  assert.ok(process.cpuUsage(from).user < 1_000_000, 'it moves what is left with every chunk');
+});
+
 test('an end inside a frame is a violation at every byte, an end between frames is not', () => {
   const bytes = Buffer.concat([encodeFrame(Uint8Array.of(1, 2, 3)), encodeFrame(Uint8Array.of(4))]);
   for (let length = 0; length <= bytes.length; length++) {
