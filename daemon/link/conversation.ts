@@ -149,6 +149,8 @@ export class Asker {
     const { number, payload } = parseChannelFrame(frame, 'answer');
     const ask = this.#underWay.get(number);
     if (ask === undefined && !this.#underWay.has(number)) throw new AxError('protocol_violation', 'an answer to no request');
+    // Else what waits to leave would have no bound: it counts as long as it is not answered.
+    if (ask?.outgoing?.sent === false) throw new AxError('protocol_violation', 'an answer to a request that has not left');
     this.#underWay.delete(number);
     ask?.resolve(payload);
     this.#next();

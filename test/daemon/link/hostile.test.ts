@@ -7,11 +7,11 @@ import { once } from 'node:events';
 import { connect, createServer } from 'node:net';
 import type { AddressInfo, Socket } from 'node:net';
 import { test } from 'node:test';
-import type { Connection } from '@libp2p/interface';
+import type { Connection, Stream } from '@libp2p/interface';
 import { PROTOCOLS } from '../../../daemon/link/connection.ts';
 import type { Link } from '../../../daemon/link/link.ts';
 import { startNode } from '../../../daemon/link/node.ts';
-import { MAX_HELLO_BYTES, MAX_STRANGER_BYTES } from '../../../protocol/channel.ts';
+import { channelFrameHeader, MAX_HELLO_BYTES, MAX_STRANGER_BYTES } from '../../../protocol/channel.ts';
 import type { AxError } from '../../../protocol/errors.ts';
 import { hostKeyFromSeed } from '../../../protocol/identity.ts';
 import { bytesOf, introduce, never, pair, recordingHost, refusal, textOf } from '../../contract/link.ts';
@@ -299,4 +299,25 @@ rule('the violations of ever new strangers do not fill the log', async (bed, cle
   }
   assert.equal(bed.logged.filter((line) => line.startsWith('link.violation')).length, 4);
   assert.equal(b.troubles.length, 4);
+});
+
+rule('a host that answers a request before it has left is cut off', async (bed, cleanUp) => {
+  const b = await bed.host();
+  let answering: Stream | undefined;
+  const rude = await foreign({
+    [PROTOCOLS.wire]: (stream) => {
+      stream.pause(); // takes no more than the first window
+      answering = stream;
+    },
+  });
+  cleanUp(() => rude.node.stop());
+  b.link.learn(new Map([[rude.id, addressesOf(rude.node)]]));
+  const asked = Array.from({ length: 100 }, () => b.link.request(rude.id, 'wire', new Uint8Array(64 * 1024), never()));
+  const all = Promise.allSettled(asked);
+  await until(() => answering !== undefined, 'the stream');
+  await turns(50);
+  answering!.send(Buffer.concat([channelFrameHeader('answer', 99, 1), Buffer.of(1)]));
+  await until(() => b.troubles.length === 1, 'the end');
+  assert.deepEqual([b.troubles[0]?.peer, b.troubles[0]?.code], [rude.id, 'protocol_violation']);
+  assert.ok((await all).every((one) => one.status === 'rejected'));
 });
