@@ -16,7 +16,7 @@ import type { Outgoing } from './streams.ts';
 /** A counting gate: at most `limit` holders, the rest wait in line. */
 export class Slots {
   readonly #limit: number;
-  readonly #line: (() => void)[] = [];
+  #line: (() => void)[] = [];
   #taken = 0;
 
   constructor(limit: number) {
@@ -35,6 +35,11 @@ export class Slots {
     }
     this.#taken += 1;
     return true;
+  }
+
+  /** Takes one out of the line that does not want its slot any more. */
+  leave(later: () => void): void {
+    this.#line = this.#line.filter((other) => other !== later);
   }
 
   release(): void {
@@ -174,6 +179,8 @@ export class Answerer {
   readonly #writer: FrameWriter;
   readonly #intake: FrameIntake;
   readonly #options: AnswererOptions;
+  /** In the line for a slot with the request that came last. */
+  #waiting: (() => void) | undefined;
   #busy = 0;
   #hasEnded = false;
 
@@ -201,12 +208,14 @@ export class Answerer {
       this.#writer.write(channelFrameHeader('answer', number, 0), payload, () => this.#intake.release());
       return;
     }
-    const hasSlot = this.#options.slots.take(() => {
+    const later = (): void => {
+      this.#waiting = undefined;
       this.#handle(number, payload);
       this.#intake.release();
-    });
-    if (hasSlot) this.#handle(number, payload);
-    else this.#intake.hold();
+    };
+    if (this.#options.slots.take(later)) return this.#handle(number, payload);
+    this.#waiting = later;
+    this.#intake.hold();
   }
 
   /** Holds a slot, until the answer was taken by the stream. */
@@ -234,6 +243,7 @@ export class Answerer {
     if (this.#hasEnded) return;
     this.#hasEnded = true;
     this.#intake.stop();
+    if (this.#waiting !== undefined) this.#options.slots.leave(this.#waiting);
     this.#options.ended(error);
   }
 }

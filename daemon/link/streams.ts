@@ -101,7 +101,7 @@ export class FrameIntake {
   };
 
   readonly #onClose = (): void => {
-    if (!this.#isComplete) this.#end(streamEnded());
+    if (!this.#isComplete || this.#isHeld) this.#end(streamEnded());
   };
 
   #take(): void {
