@@ -5,6 +5,7 @@
  */
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { setFlagsFromString } from 'node:v8';
 import type { FetchedMessage, Method } from '../protocol/control.ts';
 import { AxError } from '../protocol/errors.ts';
 import { isMessageId } from '../protocol/ids.ts';
@@ -15,6 +16,14 @@ import type { CallOptions } from './client.ts';
 import type { Environment } from './environment.ts';
 import { randomWord } from './random.ts';
 
+/**
+ * Node waits at its exit for its threads, and one that makes code there may wait for a collection of garbage by the thread that waits: with as
+ * much memory as a large body takes, one command in 25 never ended on a busy machine (nodejs/node#54918). From here on no thread makes any.
+ */
+function makeCodeHere(): void {
+  setFlagsFromString('--no-concurrent-sparkplug');
+}
+
 /** Asks for something with a body that goes ahead of it; AxError as `call`. */
 export async function callInParts<T>(
   environment: Environment,
@@ -23,6 +32,7 @@ export async function callInParts<T>(
   body: Uint8Array,
   options: CallOptions,
 ): Promise<T> {
+  makeCodeHere();
   const upload = randomWord() + randomWord();
   for (let index = 0; index * MAX_PIECE_BYTES < body.length; index++) {
     const part = body.subarray(index * MAX_PIECE_BYTES, (index + 1) * MAX_PIECE_BYTES);
@@ -40,6 +50,7 @@ export async function takeParts(environment: Environment, fetched: FetchedMessag
       throw new AxError('protocol_violation', 'the daemon gave no id or no digest of the body in its file');
     return (await readFile(join(keptFolder(environment.stateDir), id)).catch(() => undefined)) ?? new Uint8Array(0);
   }
+  makeCodeHere();
   const found: Uint8Array[] = [];
   for (let index = 0; index < parts; index++) {
     const { body } = await call<{ readonly body: Uint8Array }>(environment, 'message.part', { id, from_host: fromHost, hand_out, index });

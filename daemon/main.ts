@@ -210,6 +210,7 @@ async function run(flags: Flags, log: Log): Promise<void> {
   const wake = restAtTimes(systemClock, thisProcess());
   log.info('stopping', { reason: await stopped.promise });
   wake();
+  setFlagsFromString('--no-concurrent-sparkplug'); // a thread that makes code can keep Node from ending (cli/large.ts)
   daemon.drain();
   await server.close();
   await daemon.stop();
