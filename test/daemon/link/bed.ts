@@ -6,6 +6,7 @@
  */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
+import { test } from 'node:test';
 import type { Clock } from '../../../daemon/clock/clock.ts';
 import { createLibp2pLink } from '../../../daemon/link/libp2p.ts';
 import type { Libp2pLinkOptions } from '../../../daemon/link/libp2p.ts';
@@ -115,4 +116,18 @@ export function realBed(): RealBed {
     },
     close: async () => void (await Promise.all(hosts.map((host) => host.link.stop()))),
   };
+}
+
+/** A rule of the real link, with a bed of its own; what `cleanUp` was given runs before the bed is closed. */
+export function rule(title: string, body: (bed: RealBed, cleanUp: (run: () => unknown) => void) => Promise<void>, skip = false): void {
+  test(`libp2p: ${title}`, { timeout: 60_000, skip }, async () => {
+    const bed = realBed();
+    const last: (() => unknown)[] = [];
+    try {
+      await body(bed, (run) => last.push(run));
+    } finally {
+      for (const run of last) await run();
+      await bed.close();
+    }
+  });
 }

@@ -16,26 +16,13 @@ import type { AxError } from '../../../protocol/errors.ts';
 import { hostKeyFromSeed } from '../../../protocol/identity.ts';
 import { bytesOf, introduce, never, pair, recordingHost, refusal, textOf } from '../../contract/link.ts';
 import type { LinkHost } from '../../contract/link.ts';
-import { ManualClock, realBed, turns, until } from './bed.ts';
+import { ManualClock, rule, turns, until } from './bed.ts';
 import type { RealBed } from './bed.ts';
 import { addressesOf, foreign, forgiving, muxerFrame, portOf, sendBelow } from './foreign.ts';
 import type { Foreign } from './foreign.ts';
 
 type Standing = 'stranger' | 'named peer';
 const STANDINGS: readonly Standing[] = ['stranger', 'named peer'];
-
-function rule(title: string, body: (bed: RealBed, cleanUp: (run: () => unknown) => void) => Promise<void>, skip = false): void {
-  test(`libp2p: ${title}`, { timeout: 60_000, skip }, async () => {
-    const bed = realBed();
-    const last: (() => unknown)[] = [];
-    try {
-      await body(bed, (run) => last.push(run));
-    } finally {
-      for (const run of last) await run();
-      await bed.close();
-    }
-  });
-}
 
 /** A pair and a foreign node that is connected to its second host. */
 async function attacked(bed: RealBed, cleanUp: (run: () => unknown) => void, standing: Standing): Promise<Attack> {

@@ -17,24 +17,11 @@ import { hostKeyFromSeed } from '../../../protocol/identity.ts';
 import { MAX_REQUESTS_PER_PEER } from '../../../protocol/limits.ts';
 import { bytesOf, held, introduce, isUp, linkContract, never, pair, recordingHost, refusal, textOf } from '../../contract/link.ts';
 import type { LinkHost } from '../../contract/link.ts';
-import { ManualClock, realBed, turns, until } from './bed.ts';
+import { ManualClock, realBed, rule, turns, until } from './bed.ts';
 import type { RealBed } from './bed.ts';
 import { Proxy, addressesOf, foreign, portOf } from './foreign.ts';
 
 linkContract('libp2p', realBed);
-
-function rule(title: string, body: (bed: RealBed, cleanUp: (run: () => unknown) => void) => Promise<void>): void {
-  test(`libp2p: ${title}`, { timeout: 60_000 }, async () => {
-    const bed = realBed();
-    const last: (() => unknown)[] = [];
-    try {
-      await body(bed, (run) => last.push(run));
-    } finally {
-      for (const run of last) await run();
-      await bed.close();
-    }
-  });
-}
 
 async function proxied(host: LinkHost, cleanUp: (run: () => unknown) => void): Promise<[Proxy, string]> {
   const proxy = new Proxy(portOf(host));

@@ -3,27 +3,13 @@
  */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
-import { test } from 'node:test';
 import { channelFrameHeader, parseChannelFrame } from '../../../protocol/channel.ts';
 import { FrameReader } from '../../../protocol/frame.ts';
 import { bytesOf, introduce, isUp, never, pair, refusal, textOf } from '../../contract/link.ts';
 import type { LinkHost } from '../../contract/link.ts';
-import { realBed, turns, until } from './bed.ts';
+import { rule, turns, until } from './bed.ts';
 import type { RealBed } from './bed.ts';
 import { Proxy, foreign, portOf } from './foreign.ts';
-
-function rule(title: string, body: (bed: RealBed, cleanUp: (run: () => unknown) => void) => Promise<void>): void {
-  test(`libp2p: ${title}`, { timeout: 60_000 }, async () => {
-    const bed = realBed();
-    const last: (() => unknown)[] = [];
-    try {
-      await body(bed, (run) => last.push(run));
-    } finally {
-      for (const run of last) await run();
-      await bed.close();
-    }
-  });
-}
 
 /** Two hosts, the first of which dials the second through a proxy. */
 async function throughProxy(
