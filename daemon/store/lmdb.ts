@@ -10,6 +10,8 @@ import { open, type RootDatabase } from 'lmdb';
 import { mkdirSync, rmSync, statfsSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { AxError } from '../../protocol/errors.ts';
+import type { Clock } from '../clock/clock.ts';
+import { Commits } from './lmdb-commit.ts';
 import { closedError, commitCause, isDiskFault, spaceError, storeError } from './lmdb-errors.ts';
 import { finishCopy, finishStore, prepareStore } from './lmdb-file.ts';
 import type { Prepared } from './lmdb-file.ts';
@@ -36,6 +38,8 @@ import {
 export interface LmdbOptions {
   /** A `put` that would take the pages in use past this many bytes throws `store_full`; removing stays possible. Default: no limit. */
   readonly sizeLimitBytes?: number;
+  /** Times flushes, so that quick ones are made in place (see Commits). Default: none are. */
+  readonly clock?: Pick<Clock, 'monotonic'>;
 }
 
 /** A commit ends after this much, so that one flush stays short and LMDB's list of changed pages cannot run over. */
@@ -49,7 +53,7 @@ const MAX_COMMIT_BYTES = 32 * 1024 * 1024;
 export async function openLmdbStore(folder: string, options: LmdbOptions = {}): Promise<OpenedStore> {
   try {
     const prepared = prepareStore(folder);
-    const store = new LmdbStore(folder, options.sizeLimitBytes ?? Infinity, prepared);
+    const store = new LmdbStore(folder, options, prepared);
     if (prepared.isNew) finishStore(folder);
     return store;
   } catch (error) {
@@ -69,6 +73,7 @@ class LmdbStore implements OpenedStore {
   readonly #sizeLimitBytes: number;
   readonly #root: RootDatabase<Uint8Array, Uint8Array>;
   readonly #tables: ReadonlyMap<Table, OpenTable>;
+  readonly #commits: Commits;
   readonly #recent = new Recent();
   #queue: Job[] = [];
   readonly #copies = new Set<Promise<void>>();
@@ -82,11 +87,11 @@ class LmdbStore implements OpenedStore {
   #overlay: Overlay | undefined;
   #drainFault: Error | undefined;
 
-  constructor(folder: string, sizeLimitBytes: number, found: Prepared) {
+  constructor(folder: string, options: LmdbOptions, found: Prepared) {
     this.kept = found.kept;
     this.#schema = found.schema;
     this.#folder = folder;
-    this.#sizeLimitBytes = sizeLimitBytes;
+    this.#sizeLimitBytes = options.sizeLimitBytes ?? Infinity;
     // eventTurnBatching makes a promise per turn that nobody can catch; the queue below does its work.
     const settings = {
       path: folder,
@@ -97,6 +102,7 @@ class LmdbStore implements OpenedStore {
       eventTurnBatching: false,
     };
     this.#root = open<Uint8Array, Uint8Array>({ ...settings, encoding: 'binary', keyEncoding: 'binary' });
+    this.#commits = new Commits(this.#root, options.clock);
     this.#tables = new Map(
       TABLES.map((name) => {
         const db: Db = this.#root.openDB({ name, ...FORMAT });
@@ -240,10 +246,9 @@ class LmdbStore implements OpenedStore {
     let batch: Job[] = [];
     const overlay = new Overlay();
     try {
-      await this.#root.transaction(() => {
+      await this.#commits.commit(() => {
         batch = this.#queue.slice();
-        // A transaction of its own inside: lmdb commits what an outer one wrote before it threw.
-        void this.#root.childTransaction(() => this.#runQueue(batch, overlay));
+        this.#runQueue(batch, overlay);
       });
       overlay.forEach((table, key, written) => this.#recent.take(table, key, written));
       for (const job of batch) job.settle();

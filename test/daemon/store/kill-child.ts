@@ -5,7 +5,7 @@ import { writeSync } from 'node:fs';
 import { openLmdbStore } from '../../../daemon/store/lmdb.ts';
 
 const [folder, round] = process.argv.slice(2);
-const store = await openLmdbStore(folder ?? assert.fail('no folder'));
+const store = await openLmdbStore(folder ?? assert.fail('no folder'), Number(round) % 2 === 0 ? { clock: { monotonic: () => 0 } } : {});
 let next = 0;
 
 async function writer(): Promise<never> {

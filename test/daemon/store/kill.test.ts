@@ -40,7 +40,7 @@ function wholeRecords(store: Store): Set<string> {
   return new Set(bodies.map((entry) => entry.key));
 }
 
-test('after kill -9 at random points every acknowledged record is there, whole, and none is half-written', async (t) => {
+test('after kill -9 at random points, commits being made in place or in the thread, every acknowledged record is there, whole, and none is half-written', async (t) => {
   let acknowledged = 0;
   for (let round = 0; round < 5; round++) {
     const killAt = 1 + Math.floor(Math.random() * 1_500);
