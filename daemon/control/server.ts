@@ -25,6 +25,11 @@ import type { ControlActor, Request } from './request.ts';
 export const MAX_CONNECTIONS = 256;
 /** Requests of one connection under way or answered but not yet taken; more are not read until one is done. */
 export const MAX_IN_FLIGHT = 64;
+/**
+ * Requests of one connection begun in one turn of the event loop. What they led to is written and leaves before the next ones are looked at,
+ * so that the other host works on them meanwhile, and no connection holds up another for long.
+ */
+const MOST_IN_TURN = 8;
 /** Unsent answers, bytes, from which on no further request of that connection is begun. */
 const MAX_UNSENT_BYTES = 2 * 1024 * 1024;
 /** A frame that has begun must be whole within this time, ms. */
@@ -145,8 +150,8 @@ interface Batch {
 }
 
 /**
- * Serves until the client ends, misbehaves or is closed. Requests are taken as long as there is room for them, all of one chunk in one turn;
- * answers of one turn leave in one write. What must not take for ever is looked after by one timer.
+ * Serves until the client ends, misbehaves or is closed. Requests are taken as long as there is room for them, a few in one turn; answers of
+ * one turn leave in one write. What must not take for ever is looked after by one timer.
  */
 class Connection {
   readonly #socket: Socket;
@@ -156,6 +161,8 @@ class Connection {
   /** No further request is begun. */
   #closing = false;
   #hasClientEnded = false;
+  /** More of what is here is taken in the next turn. */
+  #isLater = false;
   /** Answers of this turn, encoded, and how many of those under way they answer. */
   #answers: Uint8Array[] = [];
   #answered = 0;
@@ -206,10 +213,12 @@ class Connection {
 
   /** Begins what came and finds room, and stops the reading where there is none. */
   #take(): void {
+    if (this.#isLater) return;
     try {
-      for (;;) {
+      for (let begun = 0; ; begun++) {
         if (this.#closing || this.#socket.destroyed) return;
         if (this.#isFull) break;
+        if (begun === MOST_IN_TURN) return this.#takeLater();
         const frame = this.#reader.next();
         if (frame === undefined) return this.#tookAll();
         this.#frameDue = Infinity;
@@ -221,6 +230,15 @@ class Connection {
     } catch (error) {
       this.#fault(error);
     }
+  }
+
+  /** Takes the rest in the next turn; before that the socket is read once at most. */
+  #takeLater(): void {
+    this.#isLater = true;
+    setImmediate(() => {
+      this.#isLater = false;
+      this.#take();
+    });
   }
 
   #tookAll(): void {

@@ -260,22 +260,24 @@ test('a frame that goes on coming is ended all the same, ten seconds after it be
   assert.equal(errorOf((await first.next()).value as ControlResponse).code, 'protocol_violation');
 });
 
-test('requests of one chunk are begun in one turn, and the timer that watches them is one', async (t) => {
-  let turn = 0;
-  const begun: number[] = [];
+test('requests of one chunk are begun eight in a turn, in order, and the timer that watches them is one', async (t) => {
+  /** How many were begun in each turn. */
+  const turns: number[] = [];
+  let isNew = true;
   const { connect, clock } = await rig(t, async () => {
-    begun.push(turn);
-    setImmediate(() => void (turn += 1));
+    if (isNew) {
+      isNew = false;
+      turns.push(0);
+      process.nextTick(() => void (isNew = true));
+    }
+    turns[turns.length - 1]! += 1;
     return {};
   });
   const socket = await connect();
   socket.write(Buffer.concat(Array.from({ length: 40 }, (_, id) => request({ id }))));
   const ids: number[] = [];
   for await (const answer of answers(socket)) if (ids.push(answer.id) === 40) break;
-  assert.deepEqual(
-    begun,
-    Array.from({ length: 40 }, () => 0),
-  );
+  assert.deepEqual(turns, [8, 8, 8, 8, 8]);
   assert.deepEqual(
     ids,
     Array.from({ length: 40 }, (_, id) => id),
