@@ -28,13 +28,18 @@ export interface Event {
 
 export type NewEvent = Omit<Event, 'seq' | 'at' | 'ran'>;
 
+/** So many of the newest entries are at hand, decoded, for those who follow the log. */
+const TAIL = 512;
+
 export class Events {
   readonly #store: Store;
   readonly #clock: Clock;
   readonly #running: () => number;
   #waiters = new Set<() => void>();
-  /** Entries added in this life, kept or not. */
-  #added = 0;
+  /** Entries that the running write has added. */
+  #adding: Event[] = [];
+  /** The newest that were added through `watch` and are durable, without a gap. */
+  #tail: Event[] = [];
 
   constructor(store: Store, clock: Clock, running: () => number) {
     this.#store = store;
@@ -44,15 +49,17 @@ export class Events {
 
   /** Adds an entry within a transaction. */
   add(tx: StoreTransaction, event: NewEvent): void {
-    this.#added += 1;
     const seq = nextSeq(tx, 'events');
     const full: Event = { ...event, seq, at: this.#clock.now(), ran: this.#running() };
+    this.#adding.push(full);
     tx.put('events', `e/${seqKey(seq)}`, pack(full));
     if (event.messageId !== undefined) tx.put('events', `m/${event.messageId}/${seqKey(seq)}`, NOTHING);
   }
 
   /** Entries after `since`, oldest first. AxError `expired` with `details.oldest_seq` when entries after `since` were pruned. */
   list(since: number, limit: number): Event[] {
+    const first = since + 1 - (this.#tail[0]?.seq ?? Infinity);
+    if (first >= 0 && this.#tail.at(-1)?.seq === this.newest()) return this.#tail.slice(first, first + limit);
     const entries = this.#store.range('events', { start: `e/${seqKey(since + 1)}`, end: 'e/~', limit });
     const rows = entries.map((entry) => unpack<Event>(entry.value));
     if (rows[0]?.seq === since + 1) return rows; // so none between was pruned
@@ -92,6 +99,7 @@ export class Events {
   /** Removes up to `limit` entries older than `before` (running time). Returns how many. */
   prune(tx: StoreTransaction, before: number, limit: number): number {
     let removed = 0;
+    this.#tail = [];
     for (const entry of (tx as StoreReader).range('events', { ...under('e/'), limit })) {
       const event = unpack<Event>(entry.value);
       if (event.ran >= before) break;
@@ -122,6 +130,15 @@ export class Events {
     });
   }
 
+  /** Has the entries of a write that is durable at hand, and wakes those who wait for them. */
+  #keep(added: readonly Event[]): void {
+    if (added.length === 0) return;
+    if (this.#tail.at(-1)?.seq !== added[0]!.seq - 1) this.#tail = [];
+    else if (this.#tail.length >= 2 * TAIL) this.#tail = this.#tail.slice(-TAIL);
+    this.#tail.push(...added);
+    this.changed();
+  }
+
   /** The same store, whose every write with a new entry wakes those who wait. */
   watch(store: Store): Store {
     return {
@@ -132,16 +149,16 @@ export class Events {
       status: () => store.status(),
       close: () => store.close(),
       write: (decide) => {
-        let isTold = false;
+        let added: readonly Event[] = [];
         const written = store.write((tx) => {
-          const before = this.#added;
+          this.#adding = [];
           const result = decide(tx);
-          isTold = this.#added !== before;
+          added = this.#adding;
           return result;
         });
         // Registered first: whoever waits is woken before the writer goes on. What failed is the writer's to hear.
         written.then(
-          () => isTold && this.changed(),
+          () => this.#keep(added),
           () => undefined,
         );
         return written;

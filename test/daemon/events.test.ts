@@ -163,3 +163,48 @@ test('a wait ends at its time when nothing happens, and a failed write wakes nob
   await waiting;
   assert.equal(box.bed.clock.pending, 0);
 });
+
+test('what is at hand of the log is what the store holds, from every number on, whatever was written in between', async () => {
+  const box = await emptyBox();
+  const watched = box.events.watch(box.bed.store);
+  const add = (...types: readonly NewEvent['type'][]): Promise<void> =>
+    watched.write((tx) => types.forEach((type) => box.events.add(tx, { type, messageId: idOf(1), state: 'queued' })));
+  /** As a daemon that begins now tells it. */
+  const isTrue = (upTo: number): void => {
+    const fresh = new Events(box.bed.store, box.bed.clock, box.bed.running);
+    for (let since = 0; since <= upTo; since++)
+      for (const limit of [1, 2, 100]) {
+        const told = (events: Events): unknown => {
+          try {
+            return events.list(since, limit);
+          } catch (error) {
+            return error;
+          }
+        };
+        assert.deepEqual(told(box.events), told(fresh), `${limit} after ${since}`);
+      }
+  };
+  await add('message.queued', 'message.forwarding');
+  await Promise.all([add('message.accepted'), add('message.fetched')]);
+  isTrue(5);
+  await assert.rejects(
+    watched.write((tx) => {
+      box.events.add(tx, { type: 'message.queued' });
+      throw new Error('undo');
+    }),
+  );
+  isTrue(5);
+  await add('message.queued');
+  await box.add('message.forwarding'); // past those who watch
+  isTrue(7);
+  await add('message.accepted');
+  box.bed.clock.pass(1000);
+  await add('message.fetched');
+  isTrue(9);
+  await watched.write((tx) => (box.events.prune(tx, 1000, 4), box.events.add(tx, { type: 'daemon.started' })));
+  isTrue(10);
+  await box.prune(2000);
+  isTrue(10);
+  for (let more = 0; more < 1300; more++) await watched.write((tx) => box.events.add(tx, { type: 'daemon.started' }));
+  isTrue(1312);
+});
