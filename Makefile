@@ -62,12 +62,15 @@ dist/whole.cjs: $(STAMP) $(SOURCES) package.json Makefile
 	@! grep -nE '^ *// node_modules/(@?libp2p|@chainsafe|lmdb|tweetnacl|pino)/|require\("(libp2p|lmdb|tweetnacl|pino)' $@ \
 	  || { rm -f $@; echo 'dist/whole.cjs holds a library that the CLI must not load.' >&2; exit 1; }
 
-dist/daemon.mjs: $(STAMP) $(SOURCES) build/one-byte.ts package.json Makefile
+# Of Noise only what runs: its records are enciphered by daemon/link/records.ts (build/no-wasm.ts).
+dist/daemon.mjs: $(STAMP) $(SOURCES) build/one-byte.ts build/no-wasm.ts package.json Makefile
 	@set -o pipefail; mkdir -p dist; \
 	$(ESBUILD) daemon/main.ts --bundle --platform=node --target=node22 --format=esm --log-level=warning --legal-comments=eof \
 	  --external:lmdb --external:fs-native-extensions \
+	  --alias:@chainsafe/as-chacha20poly1305=./build/no-wasm.ts --alias:@chainsafe/as-sha256=./build/no-wasm.ts \
 	  --banner:js='import { createRequire as __requireOf } from "node:module"; const require = __requireOf(import.meta.url);' \
 	  | NODE_OPTIONS= $(NODE) build/one-byte.ts $@
+	@! grep -nE 'WebAssembly\.' $@ || { rm -f $@; echo 'dist/daemon.mjs holds WebAssembly, which would cost each daemon memory.' >&2; exit 1; }
 
 demo: install-deps build ## Shows one message on its way between two hosts, for real, in a temporary folder
 	@$(NODE) test/demo/demo.ts
