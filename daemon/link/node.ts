@@ -6,7 +6,7 @@
  * muxer and its bounds are metering.ts.
  */
 import { privateKeyFromRaw } from '@libp2p/crypto/keys';
-import type { Connection, Libp2p, MultiaddrConnection, Stream } from '@libp2p/interface';
+import type { Connection, Libp2p, Logger, MultiaddrConnection, Stream } from '@libp2p/interface';
 import { tcp } from '@libp2p/tcp';
 import { createLibp2p } from 'libp2p';
 import { AxError } from '../../protocol/errors.ts';
@@ -31,6 +31,13 @@ const HANDSHAKE_TIMEOUT_MS = 5000;
 const ADDRESS_DIAL_TIMEOUT_MS = 5000;
 /** Far above the 55 s within which a silent connection is probed: only ends what is dead below that. */
 const SOCKET_IDLE_MS = 120_000;
+
+const nothing = (): void => undefined;
+/**
+ * What the libraries say of themselves is nothing an owner can use; the daemon tells what happens to a connection in its own words. Their own
+ * logger makes three objects for each connection, each of its streams and each layer below, said or not: 15 KiB a peer.
+ */
+const SILENT: Logger = Object.assign(() => undefined, { error: nothing, trace: nothing, enabled: false, newScope: () => SILENT });
 
 export interface NodeHooks extends MeterHooks {
   opened(connection: Connection): void;
@@ -74,6 +81,7 @@ async function createNode(key: HostKey, listen: readonly string[], meters: Meter
   try {
     return await createLibp2p({
       start: false,
+      logger: { forComponent: () => SILENT },
       // The library's own way from a seed works the public half out anew, in JavaScript: a tenth of a second of each start.
       privateKey: privateKeyFromRaw(Buffer.concat([key.seed, key.publicKey])),
       addresses: { listen: [...listen] },
