@@ -6,8 +6,7 @@
  * Invariant: only the methods named here are ever sent; none of them starts, steers, interrupts, resumes or subscribes to anything.
  */
 import { createConnection } from 'node:net';
-import { WebSocket } from 'ws';
-import type { RawData } from 'ws';
+import type { RawData, WebSocket } from 'ws';
 import { AX_VERSION } from '../../protocol/version.ts';
 import type { Clock } from '../clock/clock.ts';
 import { errorCode } from './places.ts';
@@ -120,7 +119,7 @@ export class CodexRpc {
   }
 
   get isOpen(): boolean {
-    return this.#ws.readyState === WebSocket.OPEN;
+    return this.#ws.readyState === this.#ws.OPEN;
   }
 
   /** One request; its answer, or `lost` after ANSWER_LIMIT_MS or when the connection ends. Never rejects. */
@@ -187,10 +186,11 @@ export class CodexRpc {
   }
 }
 
-function openSocket(target: string, options: RpcOptions): Promise<WebSocket | 'absent' | 'silent'> {
+async function openSocket(target: string, options: RpcOptions): Promise<WebSocket | 'absent' | 'silent'> {
   const { clock, signal } = options;
+  const { WebSocket: Opened } = await import('ws'); // with all of HTTP and TLS behind it, which a host without Codex never needs
   return new Promise((resolve) => {
-    const ws = new WebSocket('ws://localhost/', {
+    const ws = new Opened('ws://localhost/', {
       createConnection: () => createConnection({ path: target }),
       perMessageDeflate: false,
       maxPayload: MAX_FRAME_BYTES,
