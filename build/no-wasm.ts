@@ -1,7 +1,7 @@
 /**
  * `make build`: stands in the daemon's bundle for the two WebAssembly modules that Noise brings.
  *
- * The library sets both up when it is loaded, which costs a daemon 2 MiB and never pays: daemon/link/records.ts has the records enciphered by
+ * The library sets both up when it is loaded, which costs a daemon 3 MiB and never pays: daemon/link/records.ts has the records enciphered by
  * node:crypto, and the library hashes with that itself. Nothing here is ever called; if it were, the connection would end, for no record
  * would be sealed or opened by anything else.
  */
