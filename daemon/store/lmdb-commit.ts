@@ -9,8 +9,8 @@ import type { Clock } from '../clock/clock.ts';
 
 /** A flush in place that takes longer is slow, ms. */
 const LONGEST_IN_PLACE_MS = 2;
-/** So many slow ones in a row are the disk; a single one may have been interrupted. */
-const SLOW_IN_A_ROW = 2;
+/** So many slow ones in a row are the disk; fewer may have been interrupted on a busy machine. */
+const SLOW_IN_A_ROW = 4;
 /** So many commits then go to the thread before one is tried in place again. */
 const THEN_IN_THREAD = 32;
 
