@@ -3,7 +3,8 @@
  *
  * Owns what changed between two schemas. The store's adapter keeps the old files aside and has the mark of the schema; it knows no record.
  * Each step goes through its rows in small writes and may be begun again at any row: a row that is of the new shape already is left as it
- * is. The mark is raised last, so a crash in between leaves a store that is migrated again.
+ * is. The mark is raised last, so a crash in between leaves a store that is migrated again. From schema 3 to 4 no row changes: rows may lie in
+ * the table `fresh` since, where an older ax would not look for them.
  */
 import { MAX_DEADLINE_MS } from '../protocol/limits.ts';
 import type { Clock } from './clock/clock.ts';

@@ -127,7 +127,7 @@ export function isWithin(key: string, { start, end }: Bounds): boolean {
 export function merged(
   below: readonly StoreEntry[],
   above: ReadonlyMap<string, Uint8Array | undefined>,
-  { reverse, limit }: Bounds,
+  { reverse, limit }: Pick<Bounds, 'reverse' | 'limit'>,
 ): StoreEntry[] {
   const entries = below.filter(({ key }) => !above.has(key));
   for (const [key, value] of above) if (value !== undefined) entries.push({ key, value });

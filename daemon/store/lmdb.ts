@@ -19,6 +19,7 @@ import { boundsOf, FORMAT, isWithin, merged, Walks } from './lmdb-walk.ts';
 import type { Bounds, Db } from './lmdb-walk.ts';
 import { Job, Transaction } from './lmdb-job.ts';
 import type { Put } from './lmdb-job.ts';
+import { FreshFirst } from './fresh.ts';
 import { Overlay } from './overlay.ts';
 import type { Written } from './overlay.ts';
 import { Recent } from './recent.ts';
@@ -55,7 +56,7 @@ export async function openLmdbStore(folder: string, options: LmdbOptions = {}): 
     const prepared = prepareStore(folder);
     const store = new LmdbStore(folder, options, prepared);
     if (prepared.isNew) finishStore(folder);
-    return store;
+    return new FreshFirst(store);
   } catch (error) {
     throw storeError(error, `cannot open the store in ${folder}`);
   }

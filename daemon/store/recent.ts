@@ -11,7 +11,7 @@ import type { LateValue, Table } from './store.ts';
 const KEPT = 256;
 const MAX_BYTES = 2048;
 /** Of these what was just written is soon read again. */
-const TABLES: readonly Table[] = ['meta', 'peers', 'agents', 'outbox', 'outbox_index', 'outbox_body', 'inbox', 'inbox_index'];
+const TABLES: readonly Table[] = ['meta', 'peers', 'agents', 'outbox', 'outbox_index', 'outbox_body', 'inbox', 'inbox_index', 'fresh'];
 
 type Values = Map<string, Uint8Array | LateValue>;
 

@@ -7,7 +7,7 @@
  * is promised to anybody.
  */
 
-/** The tables of a daemon. Adding one is a new entry here and nothing else. */
+/** The tables of a daemon; `fresh` is fresh.ts's own. Adding one is a new entry here and nothing else. */
 export const TABLES = [
   'meta',
   'peers',
@@ -25,12 +25,13 @@ export const TABLES = [
   'notices',
   'events',
   'requests',
+  'fresh',
 ] as const;
 
 export type Table = (typeof TABLES)[number];
 
 /** The schema of the rows that this code reads and writes; daemon/migration.ts brings an older store to it. */
-export const STORE_SCHEMA = 3;
+export const STORE_SCHEMA = 4;
 
 /** The longest key, in bytes of UTF-8. */
 export const MAX_KEY_BYTES = 400;
@@ -111,6 +112,7 @@ export interface StoreStatus {
   readonly bytes: number;
   /** What the disk still has for this user: the room to grow. Not the reusable pages within the file. */
   readonly freeBytes: number;
+  /** What lies in `fresh` over an older row of its table counts twice until it is moved there. */
   readonly entries: number;
   /** Why the store takes no more writes until it is opened again; absent while it takes them. */
   readonly fault?: string;

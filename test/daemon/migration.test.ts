@@ -1,6 +1,6 @@
 /**
  * From a store of an older schema to the present one. The fixtures are a sender's store with a message in each state, and its receiver's:
- * those of schema 1 were written by the last ax of that schema, those of schema 2 are the same, brought there by the last ax of that one.
+ * those of schema 1 were written by the last ax of that schema, those of schemas 2 and 3 are the same, brought there by the last ax of each.
  * What is large is built by hand in the same shapes.
  */
 import assert from 'node:assert/strict';
@@ -124,28 +124,29 @@ test("a sender's and a receiver's messages are found by their folder as new ones
   await sender.close();
 });
 
-test('a store of schema 2 opens as one of the present schema, and its messages are found by their state', async () => {
-  const listed = async (name: string, list: (store: OpenedStore) => string[][]): Promise<string[][]> => {
-    const { state, folder } = oldState(fixture(name));
-    writeFileSync(join(folder, 'format'), MARK_1.replace('1', '2'));
-    const store = await openLmdbStore(folder);
-    assert.equal(store.schema, 2);
-    await migrate(store, new HandClock(), silentLog);
-    const found = list(store);
-    await store.close();
-    assert.deepEqual([markOf(folder).schema, readdirSync(state).toSorted()], [STORE_SCHEMA, ['store', 'store.schema-2']]);
-    return found;
-  };
-  const sent = await listed('schema-2.mdb.gz', (store) =>
-    SENDER_STATES.map((state) => new Outbox(store, () => 10_000).inState(state, undefined, 10).map((row) => row.id)),
-  );
-  const { long, queued, accepted, fetched, refused, expired, cancelled } = IDS;
-  assert.deepEqual(sent, [[long, queued], [], [], [accepted], [fetched], [refused], [expired], [cancelled]]);
-  const received = await listed('schema-2-receiver.mdb.gz', (store) =>
-    RECEIVER_STATES.map((state) => new Inbox(store, () => 10_000).inState(state, undefined, 10).map((row) => row.id)),
-  );
-  assert.deepEqual(received, [[], [accepted], [fetched], [], []]);
-});
+for (const schema of [2, 3])
+  test(`a store of schema ${schema} opens as one of the present schema, and its messages are found by their state`, async () => {
+    const listed = async (name: string, list: (store: OpenedStore) => string[][]): Promise<string[][]> => {
+      const { state, folder } = oldState(fixture(name));
+      writeFileSync(join(folder, 'format'), MARK_1.replace('1', String(schema)));
+      const store = await openLmdbStore(folder);
+      assert.equal(store.schema, schema);
+      await migrate(store, new HandClock(), silentLog);
+      const found = list(store);
+      await store.close();
+      assert.deepEqual([markOf(folder).schema, readdirSync(state).toSorted()], [STORE_SCHEMA, ['store', `store.schema-${schema}`]]);
+      return found;
+    };
+    const sent = await listed(`schema-${schema}.mdb.gz`, (store) =>
+      SENDER_STATES.map((state) => new Outbox(store, () => 10_000).inState(state, undefined, 10).map((row) => row.id)),
+    );
+    const { long, queued, accepted, fetched, refused, expired, cancelled } = IDS;
+    assert.deepEqual(sent, [[long, queued], [], [], [accepted], [fetched], [refused], [expired], [cancelled]]);
+    const received = await listed(`schema-${schema}-receiver.mdb.gz`, (store) =>
+      RECEIVER_STATES.map((state) => new Inbox(store, () => 10_000).inState(state, undefined, 10).map((row) => row.id)),
+    );
+    assert.deepEqual(received, [[], [accepted], [fetched], [], []]);
+  });
 
 test('the files as they were are kept beside the store, byte for byte and for this user only, and no later start touches them', async () => {
   const { state, folder } = oldState();

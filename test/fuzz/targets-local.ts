@@ -34,7 +34,7 @@ writeFileSync(join(backup, 'store', 'data.mdb'), '');
 const BACKUP: BackupRecord = {
   made_at: '2026-01-02T03:04:05.678Z',
   version: '0.1.0',
-  schema: 3,
+  schema: 4,
   with_key: false,
   host_id: ALICE.hostId,
   files: [{ name: 'store/data.mdb', bytes: 0, sha256: 'e3'.repeat(32) }],

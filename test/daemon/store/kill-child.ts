@@ -1,10 +1,10 @@
-/** Run by kill.test.ts: 64 writers without end; prints the key of each record only after its write has resolved. */
+/** Run by kill.test.ts: some writers without end; prints the key of each record only after its write has resolved. */
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { writeSync } from 'node:fs';
 import { openLmdbStore } from '../../../daemon/store/lmdb.ts';
 
-const [folder, round] = process.argv.slice(2);
+const [folder, round, writers] = process.argv.slice(2);
 const store = await openLmdbStore(folder ?? assert.fail('no folder'), Number(round) % 2 === 0 ? { clock: { monotonic: () => 0 } } : {});
 let next = 0;
 
@@ -22,4 +22,4 @@ async function writer(): Promise<never> {
   }
 }
 
-await Promise.all(Array.from({ length: 64 }, writer));
+await Promise.all(Array.from({ length: Number(writers) }, writer));

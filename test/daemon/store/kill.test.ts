@@ -13,9 +13,9 @@ import type { Store } from '../../../daemon/store/store.ts';
 const folder = mkdtempSync(join(tmpdir(), 'ax-kill-'));
 after(() => rmSync(folder, { recursive: true, force: true }));
 
-/** Starts a writer, kills it when it has acknowledged `killAt` records, and returns all keys it acknowledged. */
-async function killedWriter(round: number, killAt: number): Promise<string[]> {
-  const child = spawn(process.execPath, [join(import.meta.dirname, 'kill-child.ts'), folder, String(round)], {
+/** Starts so many writers in one process, kills it when it has acknowledged `killAt` records, and returns all keys it acknowledged. */
+async function killedWriter(round: number, killAt: number, writers: number): Promise<string[]> {
+  const child = spawn(process.execPath, [join(import.meta.dirname, 'kill-child.ts'), folder, String(round), String(writers)], {
     stdio: ['ignore', 'pipe', 'inherit'],
   });
   let text = '';
@@ -42,9 +42,9 @@ function wholeRecords(store: Store): Set<string> {
 
 test('after kill -9 at random points, commits being made in place or in the thread, every acknowledged record is there, whole, and none is half-written', async (t) => {
   let acknowledged = 0;
-  for (let round = 0; round < 5; round++) {
+  for (let round = 0; round < 8; round++) {
     const killAt = 1 + Math.floor(Math.random() * 1_500);
-    const keys = await killedWriter(round, killAt);
+    const keys = await killedWriter(round, killAt, round % 2 === 0 ? 64 : 2); // what few write goes by way of `fresh`
     const store = await openLmdbStore(folder);
     const found = wholeRecords(store);
     const lost = keys.filter((key) => !found.has(key));
