@@ -5,7 +5,8 @@
  * finds a row; `a/ADDRESS/SEQ` is for a logical address, `o/ADDRESS/SEQ` unread there; of these, what may cause notices (no notes) is also under
  * `n/ADDRESS/SENDER/SEQ`, and under `m/ADDRESS/SESSION/SENDER/SEQ` when it names a session; `s/STATE/ADDRESS/SEQ` was read or has ended;
  * `x/RUN/SEQ` ends by retention at that running time. A body is under its row's SEQ, each of several pieces under a key of its own. `seen`
- * outlives the rows: a late copy is still known. Identity is (sender, id) with the envelope payload's digest.
+ * knows a late copy as long as there is the row, longer than one may come; a tombstone is pruned by `~/RUN/HOST/ID`, and has no row. Identity is
+ * (sender, id) with the envelope payload's digest.
  * Invariant: `fetched` only after a hand-out that was confirmed; the first copy decides, every other is a duplicate or a conflict.
  */
 import { AxError } from '../protocol/errors.ts';
@@ -79,7 +80,8 @@ export class Inbox {
     tx.put('inbox_index', addressIndex(row), NOTHING);
     this.#count(tx, undefined, row);
     for (const key of openKeys(row)) tx.put('inbox_index', key, NOTHING);
-    this.#remember(tx, row.sender, row.id, { digest: row.digest, seq: row.seq, tombstone: false, ran: this.#running() });
+    const known: Seen = { digest: row.digest, seq: row.seq, tombstone: false, ran: this.#running() };
+    tx.put('seen', `${row.sender}/${row.id}`, pack(known));
     return { kind: 'new', row };
   }
 
@@ -296,7 +298,9 @@ export class Inbox {
           details: { limit: MAX_TOMBSTONES_PER_PEER, retry_after_ms: RETRY_CAP_MS },
         });
       tx.put('meta', key, pack({ count: count + 1 }));
-      this.#remember(tx, sender, id, { digest, seq: 0, tombstone: true, ran: this.#running() });
+      const tombstone: Seen = { digest, seq: 0, tombstone: true, ran: this.#running() };
+      tx.put('seen', `${sender}/${id}`, pack(tombstone));
+      tx.put('seen', `~/${seqKey(tombstone.ran + METADATA_RETENTION_MS)}/${sender}/${id}`, NOTHING);
       return { outcome: 'cancelled', row: undefined, isNew: true };
     }
     if (seen.tombstone) return { outcome: 'cancelled', row: undefined, isNew: false };
@@ -326,7 +330,7 @@ export class Inbox {
     });
   }
 
-  /** Forgets rows whose body went long ago and ids seen long ago; at most `limit` of each. Returns how many. */
+  /** Forgets rows whose body went long ago, with their ids, and old tombstones; at most `limit` of each. Returns how many. */
   prune(tx: StoreTransaction, limit: number): number {
     const until = seqKey(this.#running());
     const rows = tx.range('inbox_index', { start: 'z/', end: `z/${until}`, limit });
@@ -336,6 +340,7 @@ export class Inbox {
       const row = getRow<Received>(tx, 'inbox', seq);
       if (row !== undefined) {
         tx.remove('inbox_index', `i/${row.id}/${row.sender}`);
+        tx.remove('seen', `${row.sender}/${row.id}`);
         for (const key of [addressIndex(row), ...endedKeys(row)]) tx.remove('inbox_index', key);
         weigh(tx, this.#limits, 'kept', row.sender, -1, -weightOf(row.signed));
       }
@@ -347,12 +352,7 @@ export class Inbox {
       const key = entry.key.slice(entry.key.indexOf('/', 2) + 1);
       const seen = getRow<Seen>(tx, 'seen', key);
       const row = seen === undefined || seen.tombstone ? undefined : getRow<Received>(tx, 'inbox', seqKey(seen.seq));
-      if (row !== undefined) {
-        // A long retention: the id stays known as long as the row, or a late copy would be taken a second time.
-        const at = Math.max(this.#running(), row.expires + METADATA_RETENTION_MS) + 1;
-        tx.put('seen', `~/${seqKey(at)}/${key}`, NOTHING);
-        continue;
-      }
+      if (row !== undefined) continue; // of before schema 4: the id goes with its row, or a late copy would be taken a second time
       tx.remove('seen', key);
       if (seen?.tombstone === true) {
         const counter = `tombstones/${key.slice(0, key.indexOf('/'))}`;
@@ -379,10 +379,5 @@ export class Inbox {
       weigh(tx, this.#limits, 'kept', row.sender, 0, -sealedBytes(row));
     }
     return next;
-  }
-
-  #remember(tx: StoreTransaction, sender: HostId, id: MessageId, seen: Seen): void {
-    tx.put('seen', `${sender}/${id}`, pack(seen));
-    tx.put('seen', `~/${seqKey(seen.ran + METADATA_RETENTION_MS)}/${sender}/${id}`, NOTHING);
   }
 }

@@ -116,7 +116,7 @@ async function diskCosts(pair: Pair): Promise<number> {
   stages.push(await pair.inUse());
   await pair.age(7.2, [
     ['receiver', 'inbox', '0'],
-    ['receiver', 'seen', '~/'],
+    ['receiver', 'seen', ''],
   ]);
   stages.push(await pair.inUse());
   const each = (side: 0 | 1): number[] => stages.map((stage) => (stage[side] - stages[0]![side]) / AGED);

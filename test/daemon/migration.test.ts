@@ -193,6 +193,26 @@ test('what a migrated row leaves in the indexes goes with it when it is pruned',
   await store.close();
 });
 
+test('an id that schema 3 would forget by its time stays known as long as its row, and goes with it', async () => {
+  const { folder } = oldState(fixture('schema-3-receiver.mdb.gz'));
+  writeFileSync(join(folder, 'format'), MARK_1.replace('1', '3'));
+  const store = await openLmdbStore(folder);
+  await migrate(store, new HandClock(), silentLog);
+  let ran = 10 * METADATA_RETENTION_MS;
+  const inbox = new Inbox(store, () => ran);
+  const ids = inbox.page(undefined, 10).map((row) => `${row.sender}/${row.id}`);
+  const known = (): string[] => store.range('seen').map(({ key }) => key);
+  assert.deepEqual(known(), [...ids.toReversed(), ...known().filter((key) => key.startsWith('~/'))]);
+  assert.equal(known().length, 2 * ids.length);
+  await store.write((tx) => inbox.prune(tx, 100));
+  assert.deepEqual(known(), ids.toReversed());
+  await store.write((tx) => inbox.retire(tx, 100));
+  ran += METADATA_RETENTION_MS + 1;
+  await store.write((tx) => inbox.prune(tx, 100));
+  assert.deepEqual([known(), inbox.page(undefined, 10)], [[], []]);
+  await store.close();
+});
+
 test('the time of a send is never taken for later than it can have been, whatever the clock says', async () => {
   for (const now of [0, 1_790_000_000_000, 4_000_000_000_000]) {
     const { folder } = oldState();
