@@ -45,7 +45,7 @@ export class FreshFirst implements OpenedStore {
   #isMoving = false;
   /** Jobs that have not begun. A store that refuses them leaves this too high, and is not written to any more. */
   #waiting = 0;
-  /** Of a crowd that waited at the same time, those that have not begun. */
+  /** Of a crowd that waited at the same time, those that have not begun; and as many jobs after it, for under load some come alone too. */
   #crowd = 0;
 
   constructor(below: OpenedStore) {
@@ -93,7 +93,7 @@ export class FreshFirst implements OpenedStore {
   write<T>(decide: (tx: StoreTransaction) => T): Promise<T> {
     this.#waiting += 1;
     return this.#below.write((tx) => {
-      if (this.#waiting > FEW) this.#crowd = this.#waiting;
+      if (this.#waiting > FEW) this.#crowd = Math.max(this.#crowd, 2 * this.#waiting);
       const isCrowd = this.#crowd > 0;
       if (isCrowd) this.#crowd -= 1;
       this.#waiting -= 1;
