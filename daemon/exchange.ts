@@ -11,6 +11,7 @@ import { AxError, toAxError } from '../protocol/errors.ts';
 import { readSigned } from '../protocol/hashtree.ts';
 import type { HostId, MessageId } from '../protocol/ids.ts';
 import { FORWARD_WINDOW, REQUEST_TIMEOUT_MS } from '../protocol/limits.ts';
+import { pass } from '../protocol/memory.ts';
 import { readProgress, readReceipt, signCancel } from '../protocol/receipt.ts';
 import type { Progress, Receipt } from '../protocol/receipt.ts';
 import { encodeRequest, MAX_PROGRESS_IDS, readAnswer, receiptOf } from '../protocol/wire.ts';
@@ -226,7 +227,7 @@ export class Exchange {
     // The link would dial by itself: to a host that was not greeted since, and may have another protocol or not know this one any more.
     if (request.type !== 'sessions' && !greeting.isReady(host))
       throw new AxError('unavailable', 'the host is not ready', { details: { sent: false } });
-    const bytes = await within(clock, timeoutMs, (limit) => link.request(host, 'wire', encodeRequest(request), limit));
+    const bytes = await within(clock, timeoutMs, (limit) => link.request(host, 'wire', pass(encodeRequest(request)), limit));
     const answer = readAnswer(bytes);
     if (answer.ok) return answer.fields;
     const isOwners = answer.refusal.code === 'untrusted_peer' || answer.refusal.code === 'grant_missing';

@@ -7,6 +7,7 @@
  */
 import { inOrder, noKeys } from './cbor-shapes.ts';
 import { AxError } from './errors.ts';
+import { unfilled } from './memory.ts';
 
 /** Room for many messages. One that is larger grows the room for itself alone. */
 const ROOM_BYTES = 32 * 1024;
@@ -77,7 +78,7 @@ function write(value: unknown): void {
 
 /** The bytes of the room with the large byte strings between them. */
 function joined(): Uint8Array {
-  const bytes = new Uint8Array(larges.reduce((sum, large) => sum + large.bytes.length, at - start));
+  const bytes = unfilled(larges.reduce((sum, large) => sum + large.bytes.length, at - start));
   let from = start;
   let to = 0;
   for (const large of larges) {

@@ -8,7 +8,7 @@
  */
 import { AxError } from './errors.ts';
 import { MAX_FRAME_BYTES } from './limits.ts';
-import { release } from './memory.ts';
+import { release, unfilled } from './memory.ts';
 
 /** Bytes in front of each payload. */
 export const FRAME_HEADER_BYTES = 4;
@@ -53,6 +53,8 @@ export class FrameReader {
   #first = 0;
   #at = 0;
   #held = 0;
+  /** Of the first of these a payload was given out. */
+  #isSeen = false;
   /** The payload whose length was read, if any: its length, and its bytes so far when they come in several chunks. */
   #due = 0;
   #filling: Uint8Array | undefined;
@@ -82,14 +84,18 @@ export class FrameReader {
     }
     if (this.#filling === undefined) {
       const first = this.#chunks[this.#first];
-      if (first !== undefined && first.length - this.#at >= this.#due) return this.#done(this.#take(this.#due));
-      this.#filling = new Uint8Array(this.#due);
+      if (first !== undefined && first.length - this.#at >= this.#due) {
+        this.#isSeen = true;
+        return this.#done(this.#take(this.#due));
+      }
+      this.#filling = unfilled(this.#due);
     }
     while (this.#filled < this.#due && this.#held > 0) {
-      const part = this.#take(Math.min(this.#due - this.#filled, this.#chunks[this.#first]!.length - this.#at));
-      this.#filling.set(part, this.#filled);
-      this.#filled += part.length;
-      release(part);
+      const chunk = this.#chunks[this.#first]!;
+      const length = Math.min(this.#due - this.#filled, chunk.length - this.#at);
+      this.#filling.set(chunk.subarray(this.#at, this.#at + length), this.#filled);
+      this.#filled += length;
+      this.#skip(length);
     }
     return this.#filled < this.#due ? undefined : this.#done(this.#filling);
   }
@@ -126,7 +132,10 @@ export class FrameReader {
   #skip(bytes: number): void {
     this.#at += bytes;
     this.#held -= bytes;
-    if (this.#at < this.#chunks[this.#first]!.length) return;
+    const chunk = this.#chunks[this.#first]!;
+    if (this.#at < chunk.length) return;
+    if (!this.#isSeen) release(chunk);
+    this.#isSeen = false;
     this.#chunks[this.#first++] = NOTHING;
     this.#at = 0;
     if (this.#first === this.#chunks.length) {

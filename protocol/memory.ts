@@ -22,3 +22,22 @@ export function releaseFrame(bytes: Uint8Array): void {
   if (byteLength >= FRAME_BYTES && byteLength * 2 > buffer.byteLength && buffer instanceof ArrayBuffer) buffer.transfer(0);
   else release(bytes);
 }
+
+/** Memory of large bytes that nobody reads any more but who writes them out. */
+const passing = new WeakSet<object>();
+
+/** Gives bytes to whoever writes them out, who gives them back. Only for bytes that nobody else reads from now on. */
+export function pass(bytes: Uint8Array): Uint8Array {
+  if (bytes.byteLength >= WORTH_BYTES && bytes.byteLength === bytes.buffer.byteLength) passing.add(bytes.buffer);
+  return bytes;
+}
+
+/** These bytes were written out. They are given back where they are all of what was passed on. */
+export function releasePassed(bytes: Uint8Array): void {
+  if (bytes.byteLength >= WORTH_BYTES && passing.has(bytes.buffer)) release(bytes);
+}
+
+/** New memory that holds whatever was there before: its one owner writes each byte of it before anybody reads one. */
+export function unfilled(bytes: number): Uint8Array<ArrayBuffer> {
+  return bytes < WORTH_BYTES ? new Uint8Array(bytes) : new Uint8Array(Buffer.allocUnsafeSlow(bytes).buffer as ArrayBuffer);
+}

@@ -14,7 +14,7 @@ import { AxError } from './errors.ts';
 import { publicKeyOf } from './identity.ts';
 import type { HostKey } from './identity.ts';
 import type { HostId, MessageId } from './ids.ts';
-import { release } from './memory.ts';
+import { release, unfilled } from './memory.ts';
 
 const KEY_BYTES = 32;
 const WRAP_NONCE_BYTES = 24;
@@ -121,7 +121,7 @@ function placeBytes(place: SealPlace, index: number): Buffer {
 function seal(contentKey: Uint8Array, place: SealPlace, index: number, plain: Uint8Array): Uint8Array {
   const cipher = createCipheriv('aes-256-gcm', createSecretKey(contentKey), nonceOf(index));
   cipher.setAAD(placeBytes(place, index));
-  const sealed = new Uint8Array(plain.length + TAG_BYTES);
+  const sealed = unfilled(plain.length + TAG_BYTES);
   const encrypted = cipher.update(plain);
   sealed.set(encrypted);
   release(encrypted);

@@ -12,7 +12,7 @@ import type { Socket } from 'node:net';
 import { noise } from '@chainsafe/libp2p-noise';
 import type { SecuredConnection } from '@libp2p/interface';
 import { Uint8ArrayList } from 'uint8arraylist';
-import { release } from '../../protocol/memory.ts';
+import { release, releasePassed } from '../../protocol/memory.ts';
 
 const CIPHER = 'chacha20-poly1305';
 const LENGTH_BYTES = 2;
@@ -118,7 +118,8 @@ function sealRecords(plain: Bytes, encrypt: (plain: Bytes) => Bytes): Uint8Array
   const out = Buffer.allocUnsafe(total + Math.ceil(total / MAX_PLAIN_BYTES) * (LENGTH_BYTES + TAG_BYTES));
   let at = 0;
   for (let from = 0; from < total; from += MAX_PLAIN_BYTES) {
-    const record = encrypt(plain.subarray(from, Math.min(total, from + MAX_PLAIN_BYTES)));
+    const to = Math.min(total, from + MAX_PLAIN_BYTES);
+    const record = encrypt(plain instanceof Uint8Array ? plain.subarray(from, to) : plain.sublist(from, to));
     at = out.writeUInt16BE(record.byteLength, at);
     for (const part of partsOf(record)) {
       out.set(part, at);
@@ -128,6 +129,7 @@ function sealRecords(plain: Bytes, encrypt: (plain: Bytes) => Bytes): Uint8Array
   }
   // Bytes that changed their length meanwhile would send what lay in this memory before.
   if (at !== out.length) throw new RangeError('a record has another length than was to be sealed');
+  for (const part of partsOf(plain)) releasePassed(part);
   return out;
 }
 

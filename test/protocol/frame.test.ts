@@ -171,3 +171,24 @@ test('a channel header carries kind and number and refuses the wrong direction',
   const bad = ['', '01', '01000000', '0100000000', '0300000001', '0000000001'];
   for (const hex of bad) assert.throws(() => parseChannelFrame(Buffer.from(hex, 'hex'), 'request'), refusal('protocol_violation'), hex);
 });
+
+test('a large chunk is given back when all of it was copied, and never while a payload is a view on it', () => {
+  const [head, rest] = [new Uint8Array(20_000), new Uint8Array(20_000)];
+  head.set(frameHeader(100));
+  head.set(frameHeader(FRAME_HEADER_BYTES), 104);
+  head.set(frameHeader(30_000), 112);
+  const reader = new FrameReader();
+  reader.push(head);
+  const [first, second] = [reader.next()!, reader.next()!];
+  assert.equal(reader.next(), undefined);
+  assert.deepEqual([first.length, second.length, head.length, reader.heldBytes], [100, FRAME_HEADER_BYTES, 20_000, 19_884]);
+  reader.push(rest.slice(0, 10_116));
+  assert.equal(reader.next()!.length, 30_000);
+
+  const whole = new Uint8Array(20_000);
+  whole.set(frameHeader(30_000));
+  reader.push(whole);
+  reader.push(rest);
+  assert.equal(reader.next()!.length, 30_000);
+  assert.deepEqual([whole.length, rest.length], [0, 20_000], 'the end of the second belongs to the next frame');
+});

@@ -1,7 +1,7 @@
 /** Memory given back: at once, and never that of bytes that somebody else may look at. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { release, releaseFrame } from '../../protocol/memory.ts';
+import { pass, release, releaseFrame, releasePassed, unfilled } from '../../protocol/memory.ts';
 
 const LARGE = 64 * 1024;
 
@@ -45,4 +45,24 @@ test('bytes are released once or twice with the same outcome', () => {
   release(bytes);
   release(bytes);
   assert.equal(bytes.length, 0);
+});
+
+test('bytes that were passed on are given back by whoever wrote them out, and no others', () => {
+  const [passed, own, small] = [pass(new Uint8Array(LARGE)), new Uint8Array(LARGE), pass(new Uint8Array(100))];
+  const part = passed.subarray(1);
+  for (const bytes of [part, own, small]) releasePassed(bytes);
+  assert.deepEqual(
+    [passed, own, small].map((bytes) => bytes.length),
+    [LARGE, LARGE, 100],
+    'a part of them, or what is still read, is left alone',
+  );
+  releasePassed(passed);
+  assert.deepEqual([passed.length, part.length], [0, 0]);
+});
+
+test('memory that is to be filled is all of its own, whatever its size, so that it can be given back', () => {
+  for (const size of [1, 8192, 8193, LARGE]) {
+    const bytes = unfilled(size);
+    assert.deepEqual([bytes.constructor, bytes.length, bytes.buffer.byteLength], [Uint8Array, size, size]);
+  }
 });
