@@ -23,8 +23,7 @@ import {
   MAX_RETENTION_MS,
   MAX_SUBJECT_BYTES,
 } from '../protocol/limits.ts';
-import { keyedDigest } from '../protocol/seal.ts';
-import type { OwnKey, SealKeys } from '../protocol/seal.ts';
+import type { SealKeys } from '../protocol/seal.ts';
 import type { MessageKind, WithheldReason } from '../protocol/states.ts';
 import { refuseSelf } from './addressing.ts';
 import type { Actor, Addressing, Target } from './addressing.ts';
@@ -35,6 +34,8 @@ import type { Inbox } from './inbox.ts';
 import type { Received } from './received-row.ts';
 import type { Naming } from './naming.ts';
 import type { Outbox } from './outbox.ts';
+import { Repeats } from './repeats.ts';
+import type { Repeatable } from './repeats.ts';
 import { dropSealed, forgetSealed, sealToStore, settleSealed } from './sealing.ts';
 import type { Sealed } from './sealing.ts';
 import type { Sent } from './sent-row.ts';
@@ -76,11 +77,8 @@ export interface RouterDeps {
 
 type Params = Readonly<Record<string, unknown>>;
 
-interface Request {
-  readonly key: string;
-  readonly fingerprint: string;
+interface Request extends Repeatable {
   readonly id: MessageId;
-  readonly body: Body;
 }
 
 /** What of a request its key stands for, beside the body. */
@@ -101,20 +99,22 @@ const COVERED = [
 
 export class Router {
   readonly #deps: RouterDeps;
-  readonly #fingerprintKey: OwnKey;
+  readonly #repeats: Repeats;
   readonly #signer: GroupSigner;
 
   constructor(deps: RouterDeps) {
     this.#deps = deps;
     this.#signer = new GroupSigner(deps.key, ENVELOPE_CONTEXT);
-    this.#fingerprintKey = deps.sealKeys.own('request fingerprint');
+    this.#repeats = new Repeats(deps.clock, deps.key.hostId, deps.sealKeys);
   }
 
   /** `ax send`. AxError as lifecycle.md, section 6. */
   async send(params: Params, actor: Actor): Promise<QueuedMessage> {
-    const request = await this.#request(params);
-    const replayed = await this.#earlier(request);
-    if (replayed !== undefined) return replayed;
+    const request = this.#request(params);
+    return this.#repeats.inTurn(request, async () => (await this.#earlier(request)) ?? this.#send(request, params, actor));
+  }
+
+  async #send(request: Request, params: Params, actor: Actor): Promise<QueuedMessage> {
     readDraft(params, request.body); // before another host is asked for anything
     const { addressing } = this.#deps;
     const sender = await addressing.sender(params, actor);
@@ -126,10 +126,12 @@ export class Router {
 
   /** `ax messages reply`: to the logical address of the message's sender. */
   async reply(params: Params, actor: Actor): Promise<QueuedMessage> {
+    const request = this.#request(params);
+    return this.#repeats.inTurn(request, async () => (await this.#earlier(request)) ?? this.#reply(request, params, actor));
+  }
+
+  async #reply(request: Request, params: Params, actor: Actor): Promise<QueuedMessage> {
     const { naming, pickup, agents, addressing } = this.#deps;
-    const request = await this.#request(params);
-    const replayed = await this.#earlier(request);
-    if (replayed !== undefined) return replayed;
     const { received } = naming.message(params['id'], 'received');
     if (received === undefined)
       throw new AxError('message_not_found', "only a message in this host's inbox can be answered", { fix: 'ax messages list' });
@@ -154,7 +156,7 @@ export class Router {
 
   // --- one request, one message ------------------------------------------------------------------------------------------
 
-  async #request(params: Params): Promise<Request> {
+  #request(params: Params): Request {
     const { clock, random, uploads } = this.#deps;
     const typed = params['body'];
     const isUploaded = params['upload'] !== undefined && params['upload'] !== null;
@@ -162,27 +164,22 @@ export class Router {
     const body = isUploaded ? uploads.take(params['upload']) : new Body([typed as Uint8Array]);
     // Not the folder the caller stands in: from which agent of it is origin, and a repeat from elsewhere is still the same request.
     const facts = JSON.stringify(COVERED.map((name) => params[name] ?? null));
-    // Keyed: a stolen copy of the store must not confirm guesses of a body.
-    const covered = body.bytes <= MAX_PIECE_BYTES ? body.slice(0, body.bytes) : await body.digest(clock);
-    const fingerprint = keyedDigest(this.#fingerprintKey, Buffer.from(facts, 'utf8'), covered);
-    return { key: parseRequestKey(params['request_id']), fingerprint, id: makeMessageId(clock.now(), random.bytes(10)), body };
+    const key = parseRequestKey(params['request_id']);
+    return { ...this.#repeats.of(key, facts, body), id: makeMessageId(clock.now(), random.bytes(10)) };
   }
 
   /** The answer of an earlier same request; only after the flush of what it made, which may still be under way. */
   async #earlier(request: Request): Promise<QueuedMessage | undefined> {
     const { outbox, store } = this.#deps;
-    return outbox.byRequest(request.key) === undefined ? undefined : store.write((tx) => this.#replay(request, tx));
+    const row = outbox.byRequest(request.key);
+    if (row === undefined) return undefined;
+    if (!(await this.#repeats.isSame(row, request))) throw conflict(row);
+    return store.write((tx) => this.#replay(request, tx));
   }
 
-  #replay(request: Request, reader: StoreReader): QueuedMessage | undefined {
-    const row = this.#deps.outbox.byRequest(request.key, reader);
-    if (row === undefined) return undefined;
-    if (row.request.fingerprint !== request.fingerprint)
-      throw new AxError('key_conflict', 'this request id was used for another message', {
-        details: { message_id: row.id },
-        fix: 'use another --request-id',
-      });
-    return this.#answer(row, true, undefined, row.agent === null ? [OWNER_NOTE] : [], reader);
+  #replay({ key }: Request, reader: StoreReader): QueuedMessage | undefined {
+    const row = this.#deps.outbox.byRequest(key, reader);
+    return row === undefined ? undefined : this.#answer(row, true, undefined, row.agent === null ? [OWNER_NOTE] : [], reader);
   }
 
   // --- the message -------------------------------------------------------------------------------------------------------
@@ -216,10 +213,12 @@ export class Router {
     const signed = this.#signer.enlist(sealed.payload); // by the commit below, together with all else that it stores
     const notes = sender === undefined ? [OWNER_NOTE] : [];
     const stored = store.write((tx) => {
-      const replayed = this.#replay(request, tx);
-      if (replayed !== undefined) {
+      const earlier = this.#deps.outbox.byRequest(request.key, tx);
+      if (earlier !== undefined) {
+        // Stored meanwhile, so it is no large one of the same body: these come one after the other.
+        if (earlier.request.fingerprint !== request.fingerprint || earlier.bytes !== body.bytes) throw conflict(earlier);
         dropSealed(staging, tx, sealed);
-        return { replayed };
+        return { replayed: this.#replay(request, tx)! };
       }
       settleSealed(staging, tx, sealed);
       const facts = {
@@ -336,6 +335,13 @@ export class Router {
     if (row.notice !== null) return row.notice.reason ?? null;
     return row.storedAs === 'message' && this.#deps.quietMs(row.harness, row.workspace) > 0 ? 'quiet' : null;
   }
+}
+
+function conflict({ id }: Sent): AxError {
+  return new AxError('key_conflict', 'this request id was used for another message', {
+    details: { message_id: id },
+    fix: 'use another --request-id',
+  });
 }
 
 /** The owner of a host has no mailbox: who there could be written to instead is in its list. */

@@ -12,7 +12,6 @@ import type { Clock } from './clock/clock.ts';
 
 interface Upload {
   readonly parts: Uint8Array[];
-  readonly digest: ReturnType<typeof growingDigest>;
   bytes: number;
   cancel: () => void;
 }
@@ -36,7 +35,7 @@ export class Uploads {
     if (typeof name !== 'string' || !NAME.test(name)) throw new AxError('invalid_argument', 'an upload is named by 32 hexadecimal digits');
     if (!(part instanceof Uint8Array) || part.length === 0 || part.length > MAX_PIECE_BYTES)
       throw new AxError('invalid_argument', `a part has 1 to ${MAX_PIECE_BYTES} bytes`);
-    const upload = this.#uploads.get(name) ?? { parts: [], digest: growingDigest(), bytes: 0, cancel: () => undefined };
+    const upload = this.#uploads.get(name) ?? { parts: [], bytes: 0, cancel: () => undefined };
     if (upload.parts.length === 0 && this.#uploads.size >= MAX_UPLOADS)
       throw new AxError('limit', 'other commands are handing large bodies over just now; try again', { details: { limit: MAX_UPLOADS } });
     if (index !== upload.parts.length) throw new AxError('invalid_state', `part ${upload.parts.length} of the body is the next`);
@@ -50,7 +49,6 @@ export class Uploads {
         details: { limit: MAX_UPLOADS_BYTES },
       });
     upload.parts.push(part);
-    upload.digest.update(part);
     upload.bytes += part.length;
     this.#bytes += part.length;
     this.#uploads.set(name, upload);
@@ -63,7 +61,7 @@ export class Uploads {
   take(name: unknown): Body {
     const upload = typeof name === 'string' ? this.#remove(name) : undefined;
     if (upload === undefined) throw new AxError('busy', 'the body is not here any more; send it again');
-    return new Body(upload.parts, upload.digest.end());
+    return new Body(upload.parts);
   }
 
   #remove(name: string): Upload | undefined {
@@ -87,19 +85,15 @@ export class Body {
   readonly bytes: number;
   /** What is still here. */
   readonly #parts: Part[];
-  readonly #digest: Uint8Array | undefined;
 
-  /** `digest`: SHA-256 of all of it, where it is known. */
-  constructor(parts: readonly Uint8Array[], digest?: Uint8Array) {
+  constructor(parts: readonly Uint8Array[]) {
     let start = 0;
     this.#parts = parts.map((bytes) => ({ bytes, start: (start += bytes.length) - bytes.length }));
-    this.#digest = digest;
     this.bytes = start;
   }
 
   /** SHA-256 of all of it; others get their turn in between. */
   async digest(clock: Clock): Promise<Uint8Array> {
-    if (this.#digest !== undefined) return this.#digest;
     const hash = growingDigest();
     for (const { bytes } of this.#parts) {
       for (let at = 0; at < bytes.length; at += MAX_PIECE_BYTES) {

@@ -19,6 +19,7 @@ import { isMessageId, parseLabel, parseName, parseSessionId } from './ids.ts';
 import type { HostId, MessageId } from './ids.ts';
 import { MAX_BODY_BYTES, MAX_PATH_BYTES, MAX_PIECES, MAX_RETENTION_MS, MAX_SUBJECT_BYTES } from './limits.ts';
 import { parseWorkspace } from './paths.ts';
+import { release } from './memory.ts';
 import { cutBy, cutInto, spanOf } from './pieces.ts';
 import type { Cut } from './pieces.ts';
 import {
@@ -238,6 +239,8 @@ export interface Opener {
   /** The reader's headers. Foreign text in them is checked like any label; AxError `protocol_violation`, `invalid_argument`. */
   headers(): Headers;
   piece(index: number, sealed: Uint8Array): Uint8Array;
+  /** Are these bytes that piece of the body? They are sealed again, for their digest alone: to send what comes out would use a nonce twice. */
+  isPiece(index: number, plain: Uint8Array): boolean;
 }
 
 export function openerOf(keys: SealKeys, self: HostId, envelope: Envelope): Opener {
@@ -247,6 +250,12 @@ export function openerOf(keys: SealKeys, self: HostId, envelope: Envelope): Open
   return {
     headers: () => readHeaders(openHeaders(contentKey, place, envelope.headers)),
     piece: (index, sealed) => openPiece(contentKey, place, index, sealed),
+    isPiece: (index, plain) => {
+      const again = sealPiece(contentKey, place, index, plain);
+      const isSame = Buffer.compare(sha256(again), envelope.pieces[index]!) === 0;
+      release(again);
+      return isSame;
+    },
   };
 }
 

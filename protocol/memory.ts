@@ -39,5 +39,5 @@ export function releasePassed(bytes: Uint8Array): void {
 
 /** New memory that holds whatever was there before: its one owner writes each byte of it before anybody reads one. */
 export function unfilled(bytes: number): Uint8Array<ArrayBuffer> {
-  return bytes < WORTH_BYTES ? new Uint8Array(bytes) : new Uint8Array(Buffer.allocUnsafeSlow(bytes).buffer as ArrayBuffer);
+  return bytes < WORTH_BYTES ? new Uint8Array(bytes) : new Uint8Array(Buffer.allocUnsafeSlow(bytes).buffer);
 }

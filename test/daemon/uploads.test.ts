@@ -24,7 +24,6 @@ test('parts are taken in order, and the body is there once', async () => {
   assert.throws(() => uploads.add(NAME, 2, counted(1)), refusal('invalid_argument'), 'every part but the last is whole');
   const body = uploads.take(NAME);
   assert.equal(hex(body.slice(PART.length - 2, body.bytes)), `0000${hex(counted(5, 3))}`);
-  assert.equal(hex(await body.digest(new HandClock())), hex(sha256(body.slice(0, body.bytes))));
   assert.throws(() => uploads.take(NAME), refusal('busy'));
 });
 
