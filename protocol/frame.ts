@@ -48,6 +48,7 @@ export function writeUint32(bytes: Uint8Array, at: number, value: number): void 
  */
 export class FrameReader {
   readonly #limit: () => number;
+  readonly #head: number;
   /** Not taken yet from `#first` on, and of that one from `#at` on. An index: to shift a long list moves all of it. */
   #chunks: Uint8Array[] = [];
   #first = 0;
@@ -60,7 +61,9 @@ export class FrameReader {
   #filling: Uint8Array | undefined;
   #filled = 0;
 
-  constructor(maxBytes: number | (() => number) = MAX_FRAME_BYTES) {
+  /** `head`: bytes that may lie in front of a chunk in its memory, of whoever cut it off, and that nobody reads any more. */
+  constructor(maxBytes: number | (() => number) = MAX_FRAME_BYTES, head = 0) {
+    this.#head = head;
     this.#limit = typeof maxBytes === 'number' ? (): number => maxBytes : maxBytes;
   }
 
@@ -134,7 +137,7 @@ export class FrameReader {
     this.#held -= bytes;
     const chunk = this.#chunks[this.#first]!;
     if (this.#at < chunk.length) return;
-    if (!this.#isSeen) release(chunk);
+    if (!this.#isSeen) release(chunk, this.#head);
     this.#isSeen = false;
     this.#chunks[this.#first++] = NOTHING;
     this.#at = 0;

@@ -11,9 +11,13 @@ const WORTH_BYTES = 8 * 1024 + 1;
 /** More than a socket or a record of the link brings at once: with so much in it, memory holds one frame and no other. */
 const FRAME_BYTES = 64 * 1024;
 
-/** Nobody looks at these bytes any more. They are given back where they are large and all of their memory. */
-export function release({ buffer, byteLength }: Uint8Array): void {
-  if (byteLength >= WORTH_BYTES && byteLength === buffer.byteLength && buffer instanceof ArrayBuffer) buffer.transfer(0);
+/**
+ * Nobody looks at these bytes any more. They are given back where they are large and all of their memory, or all behind a head of so many
+ * bytes, which nobody looks at either.
+ */
+export function release({ buffer, byteOffset, byteLength }: Uint8Array, head = 0): void {
+  const isAll = byteLength + byteOffset === buffer.byteLength && (byteOffset === 0 || byteOffset === head);
+  if (isAll && byteLength >= WORTH_BYTES && buffer instanceof ArrayBuffer) buffer.transfer(0);
 }
 
 /** The same for the most of a decoded frame, whose other parts were copied when it was decoded: the memory of the frame is given back. */
@@ -32,9 +36,10 @@ export function pass(bytes: Uint8Array): Uint8Array {
   return bytes;
 }
 
-/** These bytes were written out. They are given back where they are all of what was passed on. */
-export function releasePassed(bytes: Uint8Array): void {
-  if (bytes.byteLength >= WORTH_BYTES && passing.has(bytes.buffer)) release(bytes);
+/** These bytes were written out, as all that lie before them in what was passed on. With the last of these all of them are given back. */
+export function releasePassed({ buffer, byteOffset, byteLength }: Uint8Array): void {
+  const isLast = byteOffset + byteLength === buffer.byteLength;
+  if (isLast && passing.delete(buffer) && buffer instanceof ArrayBuffer) buffer.transfer(0);
 }
 
 /** New memory that holds whatever was there before: its one owner writes each byte of it before anybody reads one. */

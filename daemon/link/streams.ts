@@ -18,6 +18,12 @@ const BATCH_BYTES = 256 * 1024;
 /** Bytes that may wait here before the stream is paused: enough to keep its window moving. */
 const READ_AHEAD_BYTES = 256 * 1024;
 
+/**
+ * In the memory of a record the bytes of a stream begin behind the muxer's header of their frame, which was read: bytes that begin so far in
+ * and go to the end of that memory share it with nothing else.
+ */
+const MUXER_HEADER_BYTES = 12;
+
 /** What a stream that ended means for anybody still waiting on it. */
 export function streamEnded(sent?: boolean): AxError {
   return new AxError('unavailable', 'the connection to the peer ended', sent === undefined ? {} : { details: { sent } });
@@ -52,7 +58,7 @@ export class FrameIntake {
   constructor(stream: Stream, taker: FrameTaker) {
     this.#stream = stream;
     this.#taker = taker;
-    this.#reader = new FrameReader(() => taker.mostBytes());
+    this.#reader = new FrameReader(() => taker.mostBytes(), MUXER_HEADER_BYTES);
     if (stream.status !== 'open') {
       queueMicrotask(() => this.#end(streamEnded()));
       return;
