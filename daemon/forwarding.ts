@@ -77,6 +77,7 @@ export class Forwarding {
     lane.inFlight.set(row.id, row.to.workspace);
     lane.bytes += bytes;
     if (isLarge(row)) lane.large.add(row.id);
+    else lane.smallLeaves();
     void this.#attempt(host, lane, row, body).finally(() => {
       lane.inFlight.delete(row.id);
       lane.bytes -= bytes;

@@ -14,6 +14,7 @@ import {
   PIECE_WINDOW_BYTES,
   RETRY_CAP_MS,
   RETRY_FIRST_MS,
+  SHARED_AFTER_MS,
   SHARED_WINDOW_BYTES,
 } from '../protocol/limits.ts';
 import type { Clock } from './clock/clock.ts';
@@ -130,7 +131,7 @@ export class Lane {
   /** Of these, the ones in several pieces. */
   readonly large = new Set<MessageId>();
   /** Pieces on their way, of all of these. */
-  readonly pieces = new Gate(() => (this.inFlight.size > this.large.size ? SHARED_WINDOW_BYTES : PIECE_WINDOW_BYTES));
+  readonly pieces = new Gate(() => (this.#isShared ? SHARED_WINDOW_BYTES : PIECE_WINDOW_BYTES));
   /** New entries that are durable as on their way and have not left yet, oldest first; and the bytes of the bodies held with them. */
   readonly #fresh: Fresh[] = [];
   #freshBytes = 0;
@@ -143,6 +144,8 @@ export class Lane {
   readonly cancels: Pause;
   readonly #clock: Clock;
   readonly #retry: () => void;
+  /** Monotonic ms until which pieces make room for small messages, when none of these is on its way. */
+  #sharedUntil = Number.NEGATIVE_INFINITY;
   /** Entries refused for now on their own account: not before this monotonic ms. */
   readonly #notBefore = new Map<MessageId, number>();
   readonly #held = new Map<string, Held>();
@@ -182,6 +185,15 @@ export class Lane {
     const first = this.#fresh.shift();
     this.#freshBytes -= first?.body?.length ?? 0;
     return first;
+  }
+
+  /** A message of one piece leaves. */
+  smallLeaves(): void {
+    this.#sharedUntil = this.#clock.monotonic() + SHARED_AFTER_MS;
+  }
+
+  get #isShared(): boolean {
+    return this.inFlight.size > this.large.size || this.#clock.monotonic() < this.#sharedUntil;
   }
 
   /** May one more message leave? */

@@ -15,8 +15,8 @@ import type { Staged, Staging } from './staging.ts';
 import type { Store, StoreTransaction } from './store/store.ts';
 import type { Body } from './uploads.ts';
 
-/** Pieces that may wait for their flush while the next is sealed. */
-const AHEAD = 4;
+/** Pieces that may wait for their flush while the next is sealed: enough to keep the disk busy, and no long commit for others to wait for. */
+const AHEAD = 2;
 
 export interface SealingDeps {
   readonly store: Store;

@@ -76,7 +76,9 @@ export const FORWARD_WINDOW_BYTES = 8 * MIB;
 export const LARGE_WINDOW = 2;
 /** Bytes of pieces under way to one peer, or one piece: so many fill a long line; and as long as small messages go there too, which wait behind few. */
 export const PIECE_WINDOW_BYTES = 2 * MIB;
-export const SHARED_WINDOW_BYTES = 256 * KIB;
+export const SHARED_WINDOW_BYTES = 768 * KIB;
+/** How long the smaller of these holds after the last small message left, ms: the next one of a conversation must not meet a full line. */
+export const SHARED_AFTER_MS = 1 * SECOND;
 /** How long one piece may take, ms: on a slow line longer than a request that says little. */
 export const PIECE_TIMEOUT_MS = 60 * SECOND;
 /** Messages of several pieces that one peer may have here half, and their bytes when whole; more push out the one offered longest ago. */

@@ -3,7 +3,15 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { Lane } from '../../daemon/lane.ts';
 import type { Sent } from '../../daemon/sent-row.ts';
-import { FORWARD_WINDOW, FORWARD_WINDOW_BYTES, PIECE_WINDOW_BYTES, RETRY_CAP_MS, SHARED_WINDOW_BYTES } from '../../protocol/limits.ts';
+import {
+  CUT_BYTES,
+  FORWARD_WINDOW,
+  FORWARD_WINDOW_BYTES,
+  PIECE_WINDOW_BYTES,
+  RETRY_CAP_MS,
+  SHARED_AFTER_MS,
+  SHARED_WINDOW_BYTES,
+} from '../../protocol/limits.ts';
 import { HandClock, idOf } from './bed.ts';
 
 function laneOf(): { clock: HandClock; lane: Lane; retries: () => number } {
@@ -59,10 +67,11 @@ test('one entry left for later is left alone, and looked at again when its time 
   assert.deepEqual([lane.isDue(idOf(1), '/w'), lane.passed], [true, 0]);
 });
 
-test('pieces fill their window, a smaller one as long as small messages are on their way too, and one always goes', async () => {
-  const { lane } = laneOf();
+test('pieces fill their window, a smaller one as long as small messages are on their way too or were of late, and one always goes', async () => {
+  const { lane, clock } = laneOf();
   const ends: (() => void)[] = [];
-  const each = SHARED_WINDOW_BYTES / 2;
+  const each = CUT_BYTES;
+  const few = SHARED_WINDOW_BYTES / each;
   const underWay = async (): Promise<number> => {
     await new Promise(setImmediate);
     return ends.length;
@@ -76,13 +85,22 @@ test('pieces fill their window, a smaller one as long as small messages are on t
   pass(each, 40);
   assert.equal(await underWay(), PIECE_WINDOW_BYTES / each);
   lane.inFlight.set(idOf(3), '/w');
-  for (let left = PIECE_WINDOW_BYTES / each; left > 2; left--) {
+  lane.smallLeaves();
+  for (let left = PIECE_WINDOW_BYTES / each; left > few; left--) {
     end();
     assert.equal(await underWay(), left - 1);
   }
   end();
-  assert.equal(await underWay(), 2, 'from here on one follows another');
+  assert.equal(await underWay(), few, 'from here on one follows another');
+  clock.pass(2 * SHARED_AFTER_MS);
+  end();
+  assert.equal(await underWay(), few, 'however long it is on its way');
+  lane.smallLeaves();
   lane.inFlight.delete(idOf(3));
+  clock.pass(SHARED_AFTER_MS - 1);
+  end();
+  assert.equal(await underWay(), few, 'the next may come');
+  clock.pass(1);
   end();
   assert.equal(await underWay(), PIECE_WINDOW_BYTES / each);
   while (ends.length > 0) {
