@@ -84,7 +84,13 @@ export async function openBed(): Promise<Bed> {
       return bed.store;
     },
     keys: (table) => bed.store.range(table).map((entry) => entry.key),
-    left: () => Object.fromEntries(TABLES.map((table) => [table, bed.keys(table)] as const).filter(([, keys]) => keys.length > 0)),
+    left: () =>
+      Object.fromEntries(
+        // What lies in `fresh` is shown under its table.
+        TABLES.filter((table) => table !== 'fresh')
+          .map((table) => [table, bed.keys(table)] as const)
+          .filter(([, keys]) => keys.length > 0),
+      ),
   };
   return bed;
 }
