@@ -2,8 +2,8 @@
  * `make build`: stands in the daemon's bundle for the two WebAssembly modules that Noise brings.
  *
  * The library sets both up when it is loaded, which costs a daemon 3 MiB and never pays: daemon/link/records.ts has the records enciphered by
- * node:crypto, and the library hashes with that itself. Nothing here is ever called; if it were, the connection would end, for no record
- * would be sealed or opened by anything else.
+ * node:crypto, and the library hashes with that itself. What it sets up when it is loaded is here and does nothing; `seal`, `open` and `digest`
+ * are never called, and throw.
  */
 const unused = (): never => {
   throw new Error('the WebAssembly of Noise is not in this bundle');

@@ -43,7 +43,9 @@ export class FreshFirst implements OpenedStore {
   /** Puts into `fresh` that were not moved from there yet, also those that were undone or removed; 0: there is nothing in it. */
   #puts: number;
   #isMoving = false;
-  /** Jobs that have not begun. A store that refuses them leaves this too high, and is not written to any more. */
+  /** At more puts than this `fresh` is emptied. After one that failed only at twice as many: each may take other writes with it. */
+  #movedAt = MOVED_AT;
+  /** Jobs that have not begun. Too high when some were refused before that: then all goes straight to its place. */
   #waiting = 0;
   /** Of a crowd that waited at the same time, those that have not begun; and as many jobs after it, for under load some come alone too. */
   #crowd = 0;
@@ -99,12 +101,12 @@ export class FreshFirst implements OpenedStore {
       this.#waiting -= 1;
       if (isCrowd && this.#puts === 0) return decide(tx);
       const result = decide(new Transaction(tx, isCrowd ? 0 : MAX_PUTS, () => void (this.#puts += 1)));
-      if (this.#puts > MOVED_AT || (isCrowd && this.#puts > 0)) this.#move();
+      if (this.#puts > (isCrowd && this.#movedAt === MOVED_AT ? 0 : this.#movedAt)) this.#move();
       return result;
     });
   }
 
-  /** Has what is in `fresh` put where it stays, soon. If that fails (there is no room), it stays in `fresh` and counts as before. */
+  /** Has what is in `fresh` put where it stays, soon. If that fails (there is no room), it stays in `fresh`, and counts as before. */
   #move(): void {
     if (this.#isMoving) return;
     this.#isMoving = true;
@@ -121,8 +123,12 @@ export class FreshFirst implements OpenedStore {
       () => {
         this.#isMoving = false;
         this.#puts -= then;
+        this.#movedAt = MOVED_AT;
       },
-      () => void (this.#isMoving = false),
+      () => {
+        this.#isMoving = false;
+        this.#movedAt = this.#puts * 2;
+      },
     );
   }
 }
@@ -208,8 +214,8 @@ class Transaction implements StoreTransaction {
       this.#onPut();
       return this.#tx.put('fresh', at, value);
     }
+    this.#tx.put(table, key, value); // first: if it is refused, what is in front stays
     if (at !== undefined) this.#tx.remove('fresh', at);
-    this.#tx.put(table, key, value);
   }
 
   putLate(table: Table, key: string, value: LateValue): void {

@@ -33,7 +33,7 @@ export class Commits {
   async commit(run: () => void): Promise<void> {
     const clock = this.#clock;
     if (clock === undefined || this.#inThread > 0) {
-      this.#inThread -= 1;
+      if (this.#inThread > 0) this.#inThread -= 1;
       // A transaction of its own inside: lmdb commits what an outer one wrote before it threw.
       await this.#root.transaction(() => void this.#root.childTransaction(run));
       return;

@@ -1,5 +1,6 @@
 /** The table in front of the large ones: read as if all lay in its place, emptied in time, and a small write changes few pages. */
 import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -253,4 +254,23 @@ test('whatever is written, by few or many, reads as if there were no front', asy
     }),
     { numRuns: 60 },
   );
+});
+
+test('a put that is refused leaves what lies in front', async () => {
+  const { store } = await opened({ sizeLimitBytes: 400_000 });
+  await store.write((tx) => tx.put('outbox', 'a', value(1)));
+  await store.write((tx) => assert.throws(() => tx.put('outbox', 'a', value(2, 500_000)), { code: 'store_full' }));
+  assert.deepEqual(store.get('outbox', 'a'), value(1));
+  await store.close();
+});
+
+test('on a full disk what lies in front is rarely tried to be moved, so that other writes fit; with room it is moved again', () => {
+  const script = join(import.meta.dirname, 'front-full-child.ts');
+  const child = spawnSync('sh', ['-c', 'ulimit -S -f 5000; exec "$0" "$@"', process.execPath, script, join(base, 'full')], {
+    encoding: 'utf8',
+    timeout: 60_000,
+  });
+  assert.equal(child.status, 0, child.stderr);
+  const refused = Number(/^refused (\d+)\n$/.exec(child.stdout)?.[1]);
+  assert.ok(refused <= 4, child.stdout);
 });
