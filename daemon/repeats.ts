@@ -8,6 +8,7 @@
  */
 import { decode } from '../protocol/codec.ts';
 import { openerOf, readEnvelope } from '../protocol/envelope.ts';
+import { AxError } from '../protocol/errors.ts';
 import { readSigned } from '../protocol/hashtree.ts';
 import type { HostId } from '../protocol/ids.ts';
 import { MAX_PIECE_BYTES } from '../protocol/limits.ts';
@@ -17,6 +18,9 @@ import type { OwnKey, SealKeys } from '../protocol/seal.ts';
 import type { Clock } from './clock/clock.ts';
 import type { Sent } from './sent-row.ts';
 import type { Body } from './uploads.ts';
+
+/** Large requests that may wait for another one of their id. */
+const MAX_WAITING = 4;
 
 /** What a request id stands for. */
 export interface Repeatable {
@@ -37,6 +41,7 @@ export class Repeats {
   readonly #sealKeys: SealKeys;
   readonly #ownKey: OwnKey;
   readonly #storing = new Map<string, Promise<void>>();
+  #waiting = 0;
 
   constructor(clock: Clock, self: HostId, sealKeys: SealKeys) {
     this.#clock = clock;
@@ -51,10 +56,19 @@ export class Repeats {
     return { key, facts, fingerprint: this.#fingerprint(facts, covered), body };
   }
 
-  /** Stores a request, when no other large one of its id is being stored: what that made is then there to be compared with. */
+  /**
+   * Stores a request, when no other large one of its id is being stored: what that made is then there to be compared with. AxError `limit` when
+   * too many wait for such a turn, each with all of its body.
+   */
   async inTurn<T>({ key, body }: Repeatable, store: () => Promise<T>): Promise<T> {
     if (!isLarge(body)) return store();
+    if (this.#storing.has(key) && this.#waiting >= MAX_WAITING)
+      throw new AxError('limit', 'the same large bodies are being sent several times just now; try again', {
+        details: { limit: MAX_WAITING },
+      });
+    this.#waiting += 1;
     for (let other = this.#storing.get(key); other !== undefined; other = this.#storing.get(key)) await other;
+    this.#waiting -= 1;
     const { promise, resolve } = Promise.withResolvers<void>();
     this.#storing.set(key, promise);
     try {

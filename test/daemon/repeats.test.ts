@@ -67,3 +67,14 @@ test('large requests of one id are stored one after the other, also when the fir
   gates[2]!.resolve(2);
   assert.deepEqual([await second, await small, begun], [1, 2, [0, 2, 1]]);
 });
+
+test('of large requests that come again while the first is being stored only some wait, each with its body; the others are refused', async () => {
+  const gate = Promise.withResolvers<number>();
+  const turn = (): Promise<number> => repeats.inTurn(repeats.of('k', 'facts', bodyOf(LARGE)), () => gate.promise);
+  const taken = Array.from({ length: 5 }, turn);
+  await assert.rejects(turn(), { code: 'limit' });
+  assert.equal(await repeats.inTurn(repeats.of('l', 'facts', bodyOf(LARGE)), async () => 9), 9);
+  gate.resolve(1);
+  assert.deepEqual(await Promise.all(taken), [1, 1, 1, 1, 1]);
+  assert.equal(await turn(), 1);
+});
