@@ -173,7 +173,7 @@ async function run(flags: Flags, log: Log): Promise<void> {
   if (isCutOff) log.warn('a restore that was cut off was ended now');
   const config = readConfig(stateDir, flags, process.env);
   const key = openHostKey(stateDir, uid, (length) => systemRandom.bytes(length));
-  const store = await openLmdbStore(join(stateDir, 'store'), { clock: systemClock });
+  const store = await openLmdbStore(join(stateDir, 'store'));
   await migrate(store, systemClock, log);
   const portsFile = join(stateDir, 'ports.json');
   const link = createLibp2pLink({ key, listen: await listenAddresses(config.listen, portsFile), clock: systemClock, log });

@@ -10,8 +10,6 @@ import { open, type RootDatabase } from 'lmdb';
 import { mkdirSync, rmSync, statfsSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { AxError } from '../../protocol/errors.ts';
-import type { Clock } from '../clock/clock.ts';
-import { Commits } from './lmdb-commit.ts';
 import { closedError, commitCause, isDiskFault, spaceError, storeError } from './lmdb-errors.ts';
 import { finishCopy, finishStore, prepareStore } from './lmdb-file.ts';
 import type { Prepared } from './lmdb-file.ts';
@@ -39,8 +37,6 @@ import {
 export interface LmdbOptions {
   /** A `put` that would take the pages in use past this many bytes throws `store_full`; removing stays possible. Default: no limit. */
   readonly sizeLimitBytes?: number;
-  /** Times flushes, so that quick ones are made in place (see Commits). Default: none are. */
-  readonly clock?: Pick<Clock, 'monotonic'>;
 }
 
 /** A commit ends after this much, so that one flush stays short and LMDB's list of changed pages cannot run over. */
@@ -74,7 +70,6 @@ class LmdbStore implements OpenedStore {
   readonly #sizeLimitBytes: number;
   readonly #root: RootDatabase<Uint8Array, Uint8Array>;
   readonly #tables: ReadonlyMap<Table, OpenTable>;
-  readonly #commits: Commits;
   readonly #recent = new Recent();
   #queue: Job[] = [];
   readonly #copies = new Set<Promise<void>>();
@@ -103,7 +98,6 @@ class LmdbStore implements OpenedStore {
       eventTurnBatching: false,
     };
     this.#root = open<Uint8Array, Uint8Array>({ ...settings, encoding: 'binary', keyEncoding: 'binary' });
-    this.#commits = new Commits(this.#root, options.clock);
     this.#tables = new Map(
       TABLES.map((name) => {
         const db: Db = this.#root.openDB({ name, ...FORMAT });
@@ -247,9 +241,10 @@ class LmdbStore implements OpenedStore {
     let batch: Job[] = [];
     const overlay = new Overlay();
     try {
-      await this.#commits.commit(() => {
+      await this.#root.transaction(() => {
         batch = this.#queue.slice();
-        this.#runQueue(batch, overlay);
+        // A transaction of its own inside: lmdb commits what an outer one wrote before it threw.
+        void this.#root.childTransaction(() => this.#runQueue(batch, overlay));
       });
       overlay.forEach((table, key, written) => this.#recent.take(table, key, written));
       for (const job of batch) job.settle();

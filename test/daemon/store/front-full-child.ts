@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { openLmdbStore } from '../../../daemon/store/lmdb.ts';
 
-const store = await openLmdbStore(process.argv[2] ?? assert.fail('no folder'), { clock: { monotonic: () => 0 } });
+const store = await openLmdbStore(process.argv[2] ?? assert.fail('no folder'));
 let rows = 0;
 /** Neighbours lie far apart, so that what is moved changes a page for each. */
 const next = (): string => String((rows++ * 7919) % 100_003).padStart(6, '0');

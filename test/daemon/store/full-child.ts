@@ -2,10 +2,7 @@
 import assert from 'node:assert/strict';
 import { openLmdbStore } from '../../../daemon/store/lmdb.ts';
 
-const store = await openLmdbStore(
-  process.argv[2] ?? assert.fail('no folder'),
-  process.argv[3] === 'in place' ? { clock: { monotonic: () => 0 } } : {},
-);
+const store = await openLmdbStore(process.argv[2] ?? assert.fail('no folder'));
 const big = (fill: number): Uint8Array => new Uint8Array(700_000).fill(fill);
 await store.write((tx) => {
   tx.put('inbox_body', 'first', big(1));

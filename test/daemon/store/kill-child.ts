@@ -5,7 +5,7 @@ import { writeSync } from 'node:fs';
 import { openLmdbStore } from '../../../daemon/store/lmdb.ts';
 
 const [folder, round, writers] = process.argv.slice(2);
-const store = await openLmdbStore(folder ?? assert.fail('no folder'), Number(round) % 2 === 0 ? { clock: { monotonic: () => 0 } } : {});
+const store = await openLmdbStore(folder ?? assert.fail('no folder'));
 let next = 0;
 
 async function writer(): Promise<never> {

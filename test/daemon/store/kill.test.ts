@@ -40,11 +40,11 @@ function wholeRecords(store: Store): Set<string> {
   return new Set(bodies.map((entry) => entry.key));
 }
 
-test('after kill -9 at random points, commits being made in place or in the thread, every acknowledged record is there, whole, and none is half-written', async (t) => {
+test('after kill -9 at random points every acknowledged record is there, whole, and none is half-written', async (t) => {
   let acknowledged = 0;
   for (let round = 0; round < 8; round++) {
     const killAt = 1 + Math.floor(Math.random() * 1_500);
-    const keys = await killedWriter(round, killAt, round % 4 < 2 ? 64 : 2); // what few write goes by way of `fresh`
+    const keys = await killedWriter(round, killAt, round % 2 === 0 ? 64 : 2); // what few write goes by way of `fresh`
     const store = await openLmdbStore(folder);
     const found = wholeRecords(store);
     const lost = keys.filter((key) => !found.has(key));

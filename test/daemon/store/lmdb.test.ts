@@ -29,26 +29,19 @@ after(() => rmSync(base, { recursive: true, force: true }));
 let made = 0;
 const freshFolder = (): string => join(base, String(made++));
 
-/** Where commits are made. With a clock that stands every flush is quick. */
-const PLACES = [
-  ['in place', { clock: { monotonic: () => 0 } }],
-  ['in the thread', {}],
-] as const;
-
-for (const [place, options] of PLACES)
-  storeContract(`lmdb, commits ${place}`, async () => {
-    const folder = freshFolder();
-    let store = await openLmdbStore(folder, options);
-    return {
-      store,
-      wait: (promise) => promise,
-      reopen: async () => (store = await openLmdbStore(folder, options)),
-      end: async () => {
-        await store.close();
-        rmSync(folder, { recursive: true });
-      },
-    };
-  });
+storeContract('lmdb', async () => {
+  const folder = freshFolder();
+  let store = await openLmdbStore(folder);
+  return {
+    store,
+    wait: (promise) => promise,
+    reopen: async () => (store = await openLmdbStore(folder)),
+    end: async () => {
+      await store.close();
+      rmSync(folder, { recursive: true });
+    },
+  };
+});
 
 const value = (fill: number, size = 100): Uint8Array => new Uint8Array(size).fill(fill);
 
@@ -235,35 +228,11 @@ test('the status names the folder, the size of the file, and what the disk has l
   await store.close();
 });
 
-for (const [place, options] of PLACES)
-  test(`writes of one turn share one commit ${place}`, async () => {
-    const store = await openLmdbStore(freshFolder(), options);
-    const transaction = await store.write(() => 0).then(() => lastTransaction(store.status().path));
-    await Promise.all(Array.from({ length: 500 }, (_, i) => store.write((tx) => tx.put('events', `k${i}`, value(1)))));
-    assert.equal(lastTransaction(store.status().path) - transaction, 1n);
-    await store.close();
-  });
-
-test('four slow flushes in a row send the next commits to the thread, until one in place is quick again', async () => {
-  let [asked, flushMs] = [0, 0];
-  // The clock is asked before and after a flush in place only.
-  const clock = { monotonic: () => (asked++ % 2) * flushMs };
-  const store = await openLmdbStore(freshFolder(), { clock });
-  /** Where commits are made with a disk that takes so long: p in place, t in the thread. */
-  const commits = async (ms: number, count: number): Promise<string> => {
-    let places = '';
-    for (flushMs = ms; places.length < count;) {
-      const before = asked;
-      await store.write((tx) => tx.put('meta', 'n', value(places.length)));
-      assert.deepEqual(store.get('meta', 'n'), value(places.length));
-      places += asked === before ? 't' : 'p';
-    }
-    return places;
-  };
-  assert.equal(await commits(1, 40), 'p'.repeat(40));
-  assert.equal((await commits(3, 3)) + (await commits(1, 1)) + (await commits(3, 3)), 'ppppppp', 'a few say nothing');
-  assert.equal(await commits(3, 80), `p${'t'.repeat(32)}p${'t'.repeat(32)}p${'t'.repeat(13)}`);
-  assert.equal(await commits(1, 40), `${'t'.repeat(19)}${'p'.repeat(21)}`);
+test('writes of one turn share one commit', async () => {
+  const store = await openLmdbStore(freshFolder());
+  const transaction = await store.write(() => 0).then(() => lastTransaction(store.status().path));
+  await Promise.all(Array.from({ length: 500 }, (_, i) => store.write((tx) => tx.put('events', `k${i}`, value(1)))));
+  assert.equal(lastTransaction(store.status().path) - transaction, 1n);
   await store.close();
 });
 
@@ -335,19 +304,18 @@ test('what was put is found however much was put after it', async () => {
   await store.close();
 });
 
-for (const [place] of PLACES)
-  test(`a full file refuses a commit ${place} with store_full, shows nothing of it, raises nothing unhandled, and goes on when there is room`, () => {
-    const folder = freshFolder();
-    const script = join(import.meta.dirname, 'full-child.ts');
-    // The soft file size limit stands for a full disk: the kernel refuses the write in the same place (in units of 512 bytes).
-    const child = spawnSync('sh', ['-c', 'ulimit -S -f 4000; exec "$0" "$@"', process.execPath, script, folder, place], {
-      encoding: 'utf8',
-      timeout: 60_000,
-    });
-    assert.equal(child.status, 0, child.stderr);
-    assert.equal(child.stdout, 'full 3\nsmall ok\nroom ok\n');
-    assert.ok(!existsSync(join(folder, 'space.tmp')));
+test('a full file refuses with store_full, shows nothing of it, raises nothing unhandled, and goes on when there is room', () => {
+  const folder = freshFolder();
+  const script = join(import.meta.dirname, 'full-child.ts');
+  // The soft file size limit stands for a full disk: the kernel refuses the write in the same place (in units of 512 bytes).
+  const child = spawnSync('sh', ['-c', 'ulimit -S -f 4000; exec "$0" "$@"', process.execPath, script, folder], {
+    encoding: 'utf8',
+    timeout: 60_000,
   });
+  assert.equal(child.status, 0, child.stderr);
+  assert.equal(child.stdout, 'full 3\nsmall ok\nroom ok\n');
+  assert.ok(!existsSync(join(folder, 'space.tmp')));
+});
 
 test('a copy of a store in use is a whole store of what was there at one moment, private, and the store goes on', async () => {
   const folder = freshFolder();
