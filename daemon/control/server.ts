@@ -26,8 +26,8 @@ export const MAX_CONNECTIONS = 256;
 /** Requests of one connection under way or answered but not yet taken; more are not read until one is done. */
 export const MAX_IN_FLIGHT = 64;
 /**
- * Requests of one connection begun in one turn of the event loop. What they led to is written and leaves before the next ones are looked at,
- * so that the other host works on them meanwhile, and no connection holds up another for long.
+ * Requests of one connection begun in one turn of the event loop. What they lead to is on its way while the next ones are looked at, so that
+ * the disk and the other host have work meanwhile, and no connection holds up another for long.
  */
 const MOST_IN_TURN = 8;
 /** Unsent answers, bytes, from which on no further request of that connection is begun. */
