@@ -96,10 +96,12 @@ export class Admission {
     const [piece] = request.pieces;
     if (piece === undefined) return this.#take(peer, request.envelope, this.#offered(peer, request.envelope), 'here');
     const envelope = acceptEnvelope(peer, key.hostId, request.envelope, request.pieces);
+    this.#requireWrite(peer, null);
+    const looked = this.#deps.files.canonicalFolder(envelope.to.workspace); // another thread looks while this one opens
     const opener = openerOf(sealKeys, key.hostId, envelope); // accepted means readable: both open here or it is refused
     opener.headers();
     opener.piece(0, piece);
-    return this.#decide(peer, request.envelope, envelope, piece);
+    return this.#decide(peer, request.envelope, envelope, piece, looked);
   }
 
   /** Judges a message of several pieces before they come: the answer is which are missing, or the receipt where it is known already. */
@@ -155,12 +157,19 @@ export class Admission {
     }
   }
 
-  async #decide(peer: HostId, signed: Signed, envelope: Envelope, body: Uint8Array | 'offered' | 'here'): Promise<Uint8Array> {
+  /** `looked`: the canonical folder, where it is being looked up already. */
+  async #decide(
+    peer: HostId,
+    signed: Signed,
+    envelope: Envelope,
+    body: Uint8Array | 'offered' | 'here',
+    looked?: Promise<string | undefined>,
+  ): Promise<Uint8Array> {
     const { files, store, peers, inbox, arriving, agents, events, clock, running, hasLiveSession } = this.#deps;
     const digest = sha256(signed.payload);
     this.#requireWrite(peer, null); // before anything is said about this host's folders; again in the transaction
     const known = inbox.get(peer, envelope.id);
-    const workspace = known?.workspace ?? (await files.canonicalFolder(envelope.to.workspace));
+    const workspace = known?.workspace ?? (await (looked ?? files.canonicalFolder(envelope.to.workspace)));
     if (workspace !== undefined) this.#requireWrite(peer, workspace);
     if (workspace === undefined) throw this.#missing(peer);
     if (!isNoticeSafe(workspace)) throw new AxError('invalid_argument', 'no session can be set up in a folder of that name');

@@ -40,6 +40,8 @@ export class Events {
   #adding: Event[] = [];
   /** The newest that were added through `watch` and are durable, without a gap. */
   #tail: Event[] = [];
+  /** Sequence of the oldest entry, where it is known: forgotten with the tail when some are removed, and known again only while there is one. */
+  #oldest: number | undefined;
 
   constructor(store: Store, clock: Clock, running: () => number) {
     this.#store = store;
@@ -87,8 +89,12 @@ export class Events {
 
   /** Sequence of the oldest kept entry; 0 when there is none. */
   oldest(): number {
+    if (this.#oldest !== undefined) return this.#oldest;
     const first = this.#store.range('events', { ...under('e/'), limit: 1 })[0];
-    return first === undefined ? 0 : Number(first.key.slice(2));
+    const oldest = first === undefined ? 0 : Number(first.key.slice(2));
+    // With a tail there is no write under way that removes some: its own entries, and all later ones, come to a tail after it is durable.
+    if (oldest > 0 && this.#tail.length > 0) this.#oldest = oldest;
+    return oldest;
   }
 
   /** Sequence of the newest entry there ever was; 0 when there was none. */
@@ -100,6 +106,7 @@ export class Events {
   prune(tx: StoreTransaction, before: number, limit: number): number {
     let removed = 0;
     this.#tail = [];
+    this.#oldest = undefined;
     for (const entry of (tx as StoreReader).range('events', { ...under('e/'), limit })) {
       const event = unpack<Event>(entry.value);
       if (event.ran >= before) break;

@@ -353,7 +353,7 @@ export class Outbox {
     const [old, next] = [from === undefined ? [] : indexKeys(from), to === undefined ? [] : indexKeys(to)];
     tally(tx, 'outbox', from === undefined ? [] : openStates(from), to === undefined ? [] : openStates(to), () => this.#walk(tx));
     const change = (key: string, by: 1 | -1): void => {
-      if (key.startsWith('h/')) count(tx, 'outbox_index', key.slice(0, key.lastIndexOf('/') + 1), by);
+      if (key.startsWith('h/')) count(tx, 'outbox_index', key.slice(0, key.lastIndexOf('/') + 1), by, true);
       if (by === 1) tx.put('outbox_index', key, NOTHING);
       else tx.remove('outbox_index', key);
     };

@@ -12,11 +12,13 @@ export function counted(reader: StoreReader, table: Table, prefix: string): numb
   return getRow<{ n: number }>(reader, 'meta', countKey(table, prefix))?.n ?? reader.count(table, under(prefix));
 }
 
-/** Says that an entry under `prefix` is about to be put (1) or removed (-1). */
-export function count(tx: StoreTransaction, table: Table, prefix: string, by: 1 | -1): void {
+/**
+ * Says that an entry under `prefix` is about to be put (1) or removed (-1). None is not kept, so that what once had entries leaves nothing
+ * behind, unless `keepsNone`: for few prefixes that have one entry and none by turns.
+ */
+export function count(tx: StoreTransaction, table: Table, prefix: string, by: 1 | -1, keepsNone = false): void {
   const n = counted(tx, table, prefix) + by;
-  // None is not kept: to walk none costs nothing, and what once had entries leaves nothing behind.
-  if (n > 0) putNumbers(tx, 'meta', countKey(table, prefix), { n });
+  if (n > 0 || keepsNone) putNumbers(tx, 'meta', countKey(table, prefix), { n });
   else tx.remove('meta', countKey(table, prefix));
 }
 
