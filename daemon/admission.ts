@@ -88,8 +88,8 @@ export class Admission {
   }
 
   /**
-   * Takes a message; the answer is the signed receipt, after the flush, or which of its several pieces are missing. AxError as lifecycle.md,
-   * section 6.
+   * Takes a message; the answer is the signed receipt, after the flush, or which of its several pieces are missing. AxError as
+   * protocol/README.md, section 11.
    */
   async accept(peer: HostId, request: WireRequest & { readonly type: 'deliver' }): Promise<Uint8Array> {
     const { key, sealKeys } = this.#deps;

@@ -28,7 +28,7 @@ export interface Event {
 
 export type NewEvent = Omit<Event, 'seq' | 'at' | 'ran'>;
 
-/** So many of the newest entries are at hand, decoded, for those who follow the log. */
+/** So many of the newest entries are at hand, decoded, for those who follow the log; twice as many before the older ones are let go. */
 const TAIL = 512;
 
 export class Events {

@@ -108,7 +108,7 @@ export class Router {
     this.#repeats = new Repeats(deps.clock, deps.key.hostId, deps.sealKeys);
   }
 
-  /** `ax send`. AxError as lifecycle.md, section 6. */
+  /** `ax send`. AxError as protocol/README.md, section 11. */
   async send(params: Params, actor: Actor): Promise<QueuedMessage> {
     const request = this.#request(params);
     return this.#repeats.inTurn(request, async () => (await this.#earlier(request)) ?? this.#send(request, params, actor));
@@ -338,7 +338,7 @@ export class Router {
 }
 
 function conflict({ id }: Sent): AxError {
-  return new AxError('key_conflict', 'this request id was used for another message', {
+  return new AxError('key_conflict', `this request id was used for another message, ${id}`, {
     details: { message_id: id },
     fix: 'use another --request-id',
   });

@@ -36,10 +36,13 @@ export function pass(bytes: Uint8Array): Uint8Array {
   return bytes;
 }
 
-/** These bytes were written out, as all that lie before them in what was passed on. With the last of these all of them are given back. */
+/**
+ * These bytes were written out, as all that lie before them in what was passed on. With the last of these all of them are given back, at the
+ * end of the running call: until then whoever cut them into parts may take their length off what it has left to send.
+ */
 export function releasePassed({ buffer, byteOffset, byteLength }: Uint8Array): void {
   const isLast = byteOffset + byteLength === buffer.byteLength;
-  if (isLast && passing.delete(buffer) && buffer instanceof ArrayBuffer) buffer.transfer(0);
+  if (isLast && passing.delete(buffer) && buffer instanceof ArrayBuffer) queueMicrotask(() => void buffer.transfer(0));
 }
 
 /** New memory that holds whatever was there before: its one owner writes each byte of it before anybody reads one. */

@@ -19,6 +19,8 @@ export interface LinkHost {
   readonly peers: { readonly peer: HostId; readonly up: boolean }[];
   readonly troubles: { readonly peer: HostId; readonly code: string; readonly address: string }[];
   readonly seen: { readonly peer: HostId; readonly channel: Channel; readonly bytes: Uint8Array }[];
+  /** Are requests kept in `seen`? */
+  keepsSeen: boolean;
   answer(peer: HostId, channel: Channel, bytes: Uint8Array): Promise<Uint8Array>;
 }
 
@@ -38,11 +40,11 @@ export interface LinkBed {
 
 /** A recording host around a link, for beds to use. */
 export function recordingHost(id: HostId, link: Link): { host: LinkHost; start: () => Promise<void> } {
-  const host: LinkHost = { id, link, peers: [], troubles: [], seen: [], answer: async (_peer, _channel, bytes) => bytes };
+  const host: LinkHost = { id, link, peers: [], troubles: [], seen: [], keepsSeen: true, answer: async (_peer, _channel, bytes) => bytes };
   const start = (): Promise<void> =>
     link.start({
       onRequest: async (peer, channel, bytes) => {
-        host.seen.push({ peer, channel, bytes: Uint8Array.from(bytes) });
+        if (host.keepsSeen) host.seen.push({ peer, channel, bytes: Uint8Array.from(bytes) });
         return host.answer(peer, channel, bytes);
       },
       onPeer: (peer, up) => void host.peers.push({ peer, up }),

@@ -6,6 +6,7 @@ import { test } from 'node:test';
 import { Events } from '../../daemon/events.ts';
 import type { NewEvent } from '../../daemon/events.ts';
 import { AxError } from '../../protocol/errors.ts';
+import type { RangeOptions, Table } from '../../daemon/store/store.ts';
 import { idOf, openBed } from './bed.ts';
 import type { Bed } from './bed.ts';
 
@@ -207,4 +208,56 @@ test('what is at hand of the log is what the store holds, from every number on, 
   isTrue(10);
   for (let more = 0; more < 1300; more++) await watched.write((tx) => box.events.add(tx, { type: 'daemon.started' }));
   isTrue(1312);
+});
+
+/** A box whose looks at the table of events are counted, with entries by many writes. */
+async function counted(entries: number): Promise<{ readonly events: Events; readonly bed: Bed; looks(run: () => unknown): number }> {
+  const bed = await openBed();
+  let looks = 0;
+  const { store } = bed;
+  const counting = {
+    get: store.get.bind(store),
+    range: (table: Table, options?: RangeOptions) => ((looks += table === 'events' ? 1 : 0), store.range(table, options)),
+    count: store.count.bind(store),
+    write: store.write.bind(store),
+    status: store.status.bind(store),
+    close: store.close.bind(store),
+  };
+  const events = new Events(counting, bed.clock, bed.running);
+  const watched = events.watch(counting);
+  for (let n = 0; n < entries; n += 100)
+    await watched.write((tx) => {
+      for (let one = 0; one < 100; one++) events.add(tx, { type: 'daemon.started' });
+    });
+  return { events, bed, looks: (run) => ((looks = 0), run(), looks) };
+}
+
+test('the newest entries are told from memory, and what is older from the store, so that memory stays bounded', async () => {
+  const { events, looks } = await counted(1500);
+  assert.equal(
+    looks(() => assert.equal(events.list(1490, 100).length, 10)),
+    0,
+  );
+  assert.equal(
+    looks(() => assert.equal(events.list(100, 10)[0]?.seq, 101)),
+    1,
+  );
+});
+
+test('the oldest entry is looked for once, and again when some were removed', async () => {
+  const { events, bed, looks } = await counted(100);
+  const oldest = (seq: number) => () => assert.equal(events.oldest(), seq);
+  assert.deepEqual([looks(oldest(1)), looks(oldest(1))], [1, 0]);
+  bed.clock.pass(1000);
+  await bed.write((tx) => events.prune(tx, 1000, 30));
+  assert.equal(looks(oldest(31)), 1);
+  // Removing is undone with its write.
+  await assert.rejects(
+    bed.write((tx) => {
+      events.prune(tx, 1000, 30);
+      oldest(31)();
+      throw new Error('undo');
+    }),
+  );
+  oldest(31)();
 });

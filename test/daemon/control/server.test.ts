@@ -285,6 +285,27 @@ test('requests of one chunk are begun eight in a turn, in order, and the timer t
   assert.ok(clock.pending <= 1, `${clock.pending} timers`);
 });
 
+test('what comes in further chunks in the same turn waits for the next one as well', async (t) => {
+  const turns: number[] = [];
+  let isNew = true;
+  const { connect } = await rig(t, async () => {
+    if (isNew) {
+      isNew = false;
+      turns.push(0);
+      setImmediate(() => void (isNew = true));
+    }
+    turns[turns.length - 1]! += 1;
+    return {};
+  });
+  const socket = await connect();
+  // Far more than one read brings: several chunks are here when the first of them is taken.
+  const params = { pad: 'x'.repeat(4000) };
+  socket.write(Buffer.concat(Array.from({ length: 40 }, (_, id) => request({ id, params }))));
+  let answered = 0;
+  for await (const answer of answers(socket)) if (answer.ok && (answered += 1) === 40) break;
+  assert.equal(Math.max(...turns), 8, String(turns));
+});
+
 test(`no more than ${MAX_IN_FLIGHT} requests of a connection are under way at once`, async (t) => {
   const waiting: (() => void)[] = [];
   let most = 0;

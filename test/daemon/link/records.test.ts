@@ -5,6 +5,7 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { channelFrameHeader, parseChannelFrame } from '../../../protocol/channel.ts';
 import { FrameReader } from '../../../protocol/frame.ts';
+import { pass, releaseFrame } from '../../../protocol/memory.ts';
 import { bytesOf, introduce, isUp, never, pair, refusal, textOf } from '../../contract/link.ts';
 import type { LinkHost } from '../../contract/link.ts';
 import { rule, turns, until } from './bed.ts';
@@ -132,4 +133,34 @@ rule('a stream that is opened gets a full house of large requests through, and i
   const payload = randomBytes(700_000);
   const answers = await Promise.all(Array.from({ length: 40 }, () => a.link.request(b.id, 'wire', payload, never())));
   assert.ok(answers.every((answer) => payload.equals(answer)));
+});
+
+rule('the memory of large payloads is given back as they pass, before any collection of garbage', async (bed) => {
+  const [a, b] = await pair(bed);
+  b.keepsSeen = false;
+  b.answer = async (_peer, _channel, bytes) => (releaseFrame(bytes), bytesOf('here'));
+  const used = (): number => process.memoryUsage().arrayBuffers;
+  const before = used();
+  let most = 0;
+  for (let n = 0; n < 100; n++) {
+    await a.link.request(b.id, 'wire', pass(new Uint8Array(512 * 1024)), never());
+    most = Math.max(most, used() - before);
+  }
+  assert.ok(most < 1024 * 1024, `${most} bytes`);
+});
+
+rule('large payloads of many requests at the same time arrive whole over one connection, each of them once', async (bed) => {
+  const [a, b] = await pair(bed);
+  let handled = 0;
+  b.answer = async (_peer, _channel, bytes) => ((handled += 1), bytes);
+  // More than the windows of stream and socket hold, of sizes around those whose memory is given back, so that they leave in parts.
+  const sizes = Array.from({ length: 300 }, (_none, n) => [200, 9000, 20_000, 131_072, 262_144, 400_000][n % 6]! + n);
+  await Promise.all(
+    sizes.map(async (size) => {
+      const payload = randomBytes(size);
+      const answer = await a.link.request(b.id, 'wire', pass(Uint8Array.from(payload)), never());
+      assert.ok(payload.equals(answer), `${size} bytes`);
+    }),
+  );
+  assert.deepEqual([handled, a.peers.length, b.peers.length], [sizes.length, 1, 1], 'no connection ended');
 });

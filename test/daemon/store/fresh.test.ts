@@ -77,6 +77,18 @@ test('what many write at the same time goes straight to its place, and what lay 
   await store.close();
 });
 
+test('after a crowd as many more go straight to their place, for under load some come alone too', async () => {
+  const { store } = await opened();
+  await among(store, () => undefined);
+  const found: number[] = [];
+  for (let n = 0; n <= CROWD + 1; n++) {
+    await store.write((tx) => tx.put('events', String(n), value(n)));
+    found.push(inFront(store).length);
+  }
+  assert.deepEqual(found, [...Array.from({ length: CROWD + 1 }, () => 0), 1]);
+  await store.close();
+});
+
 test('the front never holds many keys, and a large job or a large value does not go there', async () => {
   const { store } = await opened();
   let most = 0;
