@@ -90,6 +90,7 @@ class Libp2pLink implements Link {
         incoming: (channel, stream, connection) => this.#incoming(channel, stream, connection),
         refuses: (peer, address) => this.#refuses(peer, address),
         trusts: (peer) => this.#hooks.trusts(peer as HostId),
+        faulted: (error) => this.#log.error('link.internal', { message: error.stack ?? error.message }),
         violated: (connection, error) => this.#violated(connection.remotePeer.toString() as HostId, addressOf(connection), error),
       });
     } catch (error) {

@@ -16,7 +16,7 @@ import { PROTOCOLS } from './connection.ts';
 import type { Channel } from './link.ts';
 import { MAX_UNSENT_BYTES, Meters } from './metering.ts';
 import type { MeterHooks } from './metering.ts';
-import { recordedNoise } from './records.ts';
+import { LinkFault, recordedNoise } from './records.ts';
 
 /** Streams per protocol, direction and connection. One is used; the second bridges the replacement of one that broke. */
 const STREAMS_PER_CHANNEL = 2;
@@ -40,6 +40,8 @@ const nothing = (): void => undefined;
 const SILENT: Logger = Object.assign(() => undefined, { error: nothing, trace: nothing, enabled: false, newScope: () => SILENT });
 
 export interface NodeHooks extends MeterHooks {
+  /** A connection ended for a mistake of this host. */
+  faulted(error: Error): void;
   opened(connection: Connection): void;
   closed(connection: Connection): void;
   incoming(channel: Channel, stream: Stream, connection: Connection): void;
@@ -54,6 +56,7 @@ export async function startNode(key: HostKey, listen: readonly string[], clock: 
   node.addEventListener('connection:open', ({ detail: connection }) => {
     meters.opened(connection);
     connection.addEventListener('close', (event) => {
+      if (event.error instanceof LinkFault) hooks.faulted(event.error);
       if (event.error?.name !== 'StreamBufferError') return;
       hooks.violated(
         connection,

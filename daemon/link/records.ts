@@ -39,6 +39,11 @@ interface ConnectionInside {
   decrypt(record: Bytes): Bytes;
 }
 
+/** What only a mistake of this host can cause. It ends the connection, and belongs into the log. */
+export class LinkFault extends Error {
+  override readonly name = 'LinkFault';
+}
+
 type MakeEncrypter = ReturnType<typeof noise>;
 
 /** What stands in the node's `connectionEncrypters`. */
@@ -128,7 +133,7 @@ function sealRecords(plain: Bytes, encrypt: (plain: Bytes) => Bytes): Uint8Array
     }
   }
   // Bytes that changed their length meanwhile would send what lay in this memory before.
-  if (at !== out.length) throw new RangeError('a record has another length than was to be sealed');
+  if (at !== out.length) throw new LinkFault('a record has another length than was to be sealed');
   for (const part of partsOf(plain)) releasePassed(part);
   return out;
 }

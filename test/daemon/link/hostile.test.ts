@@ -228,6 +228,7 @@ test('libp2p: a connection ends when more than some MiB wait for a peer that doe
     incoming: ignore,
     refuses: () => false,
     trusts: () => true,
+    faulted: (error) => assert.fail(error),
     violated: (_connection, error) => void faults.push(error.code),
   });
   const peer = await foreign();

@@ -164,3 +164,15 @@ rule('large payloads of many requests at the same time arrive whole over one con
   );
   assert.deepEqual([handled, a.peers.length, b.peers.length], [sizes.length, 1, 1], 'no connection ended');
 });
+
+rule('a connection that ends for a mistake of this host is in its log', async (bed) => {
+  const [a, b] = await pair(bed);
+  await a.link.request(b.id, 'wire', bytesOf('the stream is open'), never());
+  const payload = new Uint8Array(1024 * 1024);
+  const asked = a.link.request(b.id, 'wire', payload, never());
+  await turns(1); // the first of it has left, the rest waits for the window
+  payload.buffer.transfer(0);
+  await assert.rejects(asked, refusal('unavailable'));
+  await until(() => bed.logged.length > 0, 'the line in the log');
+  assert.match(String(bed.logged), /^link\.internal .*LinkFault: a record has another length/);
+});
