@@ -78,10 +78,12 @@ function write(value: unknown): void {
 
 /** The bytes of the room with the large byte strings between them. */
 function joined(): Uint8Array {
-  const bytes = unfilled(larges.reduce((sum, large) => sum + large.bytes.length, at - start));
+  const parts = larges;
+  larges = []; // first: should there be no memory for all of it, nothing of this may be in the next encoding
+  const bytes = unfilled(parts.reduce((sum, large) => sum + large.bytes.length, at - start));
   let from = start;
   let to = 0;
-  for (const large of larges) {
+  for (const large of parts) {
     bytes.set(room.subarray(from, large.at), to);
     to += large.at - from;
     from = large.at;
@@ -89,7 +91,6 @@ function joined(): Uint8Array {
     to += large.bytes.length;
   }
   bytes.set(room.subarray(from, at), to);
-  larges = [];
   return bytes;
 }
 

@@ -8,7 +8,7 @@
 
 /** Less is left to the engine: it costs little, and Node's small Buffers share their memory. */
 const WORTH_BYTES = 8 * 1024 + 1;
-/** More than a socket or a record of the link brings at once: with so much in it, memory holds one frame and no other. */
+/** More of one frame than a record of the link (65,519) or a socket brings at once: with so much in it, memory holds one frame and no other. */
 const FRAME_BYTES = 64 * 1024;
 
 /**

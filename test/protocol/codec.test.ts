@@ -262,3 +262,13 @@ test('maps whose keys are numbers take no more memory than others', () => {
   assert.deepEqual((decoded as readonly Fields[])[19_999], { '1016': 1 });
   assert.ok(grown < 50e6, `the heap grew by ${grown} bytes`);
 });
+
+test('an encoding for which there is no memory leaves nothing in the next one', (t) => {
+  const large = new Uint8Array(20_000).fill(7);
+  const failing = t.mock.method(Buffer, 'allocUnsafeSlow', () => {
+    throw new RangeError('Array buffer allocation failed');
+  });
+  assert.throws(() => encode({ a: large }), RangeError);
+  failing.mock.restore();
+  assert.equal(hex(encode({ b: 1 })), 'a1616201');
+});
