@@ -21,7 +21,7 @@ const PER_DAY = 1_000_000;
 const PEAK = 5;
 const BODY = new Uint8Array(1024).fill(0x61);
 const DAY_MS = 86_400_000;
-/** A signature on the machine of the other figures, microseconds. */
+/** A signature on the machine to which processor times are scaled ("normal"), microseconds. */
 const NORMAL_SIGN = 23;
 /** Messages of others in each store before the first is measured: the deeper the trees, the more a commit writes. */
 const STORED = Number(process.env['STORED'] ?? '') || 20_000;
