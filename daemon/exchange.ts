@@ -245,7 +245,7 @@ export class Exchange {
   // that a crash takes back must not be known elsewhere. Reading first without one only saves the write when nothing waits.
 
   async #pushReceipts(host: HostId, lane: Lane): Promise<void> {
-    const { receipts, store } = this.#deps;
+    const { receipts, store, inbox } = this.#deps;
     while (!lane.receipts.isOn && receipts.pending(host, 1).length > 0) {
       const batch = await store.write((tx) => receipts.pending(host, FORWARD_WINDOW, tx));
       const told = await Promise.all(
@@ -262,6 +262,9 @@ export class Exchange {
       );
       await store.write((tx) => told.forEach((pending) => pending !== undefined && receipts.done(tx, pending)));
       if (told.includes(undefined)) lane.receipts.begin();
+      // A receipt tells of no notice, and nobody asks after what has ended: what may not have been heard of one is told now.
+      for (const { id } of told.filter((pending) => pending !== undefined))
+        if ((inbox.get(host, id)?.notice ?? null) !== null) this.changed(host, id);
     }
   }
 

@@ -183,10 +183,10 @@ export class Outbox {
     return this.#step(tx, row, afterReceipt(row, receipt));
   }
 
-  /** Mirrors unsigned progress; decides nothing. Undefined when it is no news. */
+  /** Mirrors unsigned progress as afterProgress takes it; decides nothing. Undefined when it is no news. */
   progress(tx: StoreTransaction, host: HostId, progress: Progress): Sent | undefined {
     const row = this.get(progress.id, tx);
-    if (row === undefined || row.host !== host || row.state !== 'accepted') return undefined;
+    if (row === undefined || row.host !== host) return undefined;
     const receiver = afterProgress(row, progress);
     return receiver === undefined ? undefined : this.#step(tx, row, { receiver });
   }

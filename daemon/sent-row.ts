@@ -135,29 +135,44 @@ function noticeAfter(before: Mirror | null, { outcome, noticeReason }: Receipt):
   return { notice, noticeReason: before?.noticeReason ?? null };
 }
 
-/** What unsigned progress tells of an accepted row; undefined when it is no news. Decides nothing. */
+/** What unsigned progress tells of a row that was accepted; undefined when it is no news. Decides nothing. */
 export function afterProgress(row: Sent, progress: Progress): Mirror | undefined {
   const old = row.receiver;
+  const next = row.state === 'accepted' ? whileAccepted(old, progress) : sinceEnd(old, progress);
+  return next === undefined || (old !== null && isSame(old, next)) ? undefined : next;
+}
+
+function whileAccepted(old: Mirror | null, progress: Progress): Mirror | undefined {
   if (old !== null && RECEIVER_ENDS.has(old.state) && !RECEIVER_ENDS.has(progress.state)) return undefined;
-  // A notice that is withheld no longer, and not made yet, is told by its absence; any other word about one stays.
-  const before = old === null || old.notice === 'withheld' ? null : old.notice;
-  const receiver: Mirror = {
+  return {
     state: progress.state,
     at: progress.at,
     handedOut: progress.handedOut || old?.handedOut === true,
     handedOutAt: old?.handedOutAt ?? (progress.handedOut && progress.state !== 'fetched' ? progress.at : null),
     liveSession: progress.liveSession,
-    notice: progress.notice ?? before,
-    noticeReason: progress.noticeReason ?? null,
+    ...toldOfNotice(old, progress),
   };
-  const isSame =
-    old !== null &&
-    old.state === receiver.state &&
-    old.handedOut === receiver.handedOut &&
-    old.notice === receiver.notice &&
-    (old.noticeReason ?? null) === receiver.noticeReason &&
-    old.liveSession === receiver.liveSession;
-  return isSame ? undefined : receiver;
+}
+
+/** Of a message that has ended here and there only what became of its notice is news: a harness may say that after the fetch. */
+function sinceEnd(old: Mirror | null, progress: Progress): Mirror | undefined {
+  return old?.state === progress.state && RECEIVER_ENDS.has(old.state) ? { ...old, ...toldOfNotice(old, progress) } : undefined;
+}
+
+/** A notice that is withheld no longer, and not made yet, is told by its absence; any other word about one stays. */
+function toldOfNotice(old: Mirror | null, { notice, noticeReason }: Progress): Pick<Mirror, 'notice' | 'noticeReason'> {
+  const before = old === null || old.notice === 'withheld' ? null : old.notice;
+  return { notice: notice ?? before, noticeReason: noticeReason ?? null };
+}
+
+function isSame(one: Mirror, other: Mirror): boolean {
+  return (
+    one.state === other.state &&
+    one.handedOut === other.handedOut &&
+    one.notice === other.notice &&
+    (one.noticeReason ?? null) === (other.noticeReason ?? null) &&
+    one.liveSession === other.liveSession
+  );
 }
 
 export type OpenState = 'queued' | 'forwarding' | 'deferred' | 'uncertain';

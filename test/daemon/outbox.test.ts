@@ -430,6 +430,30 @@ test('unsigned progress mirrors what is accepted, decides nothing, and tells not
   assert.equal(await tell(B, { liveSession: true }), undefined);
 });
 
+test('of a message that has ended unsigned progress tells what became of its notice, and nothing else', async () => {
+  const box = await emptyBox();
+  for (const id of [1, 2]) await box.add(id, { state: 'forwarding' });
+  await box.receipt(1, 'fetched');
+  const ended = box.row(1);
+  const tell = (change: object, id = 1): Promise<Sent | undefined> =>
+    box.bed.write((tx) =>
+      box.outbox.progress(tx, B, {
+        id: idOf(id),
+        state: 'fetched',
+        at: AT + 99,
+        handedOut: false,
+        liveSession: true,
+        notice: 'left_queue',
+        ...change,
+      }),
+    );
+  assert.equal(await tell({ state: 'available' }), undefined, 'an older word');
+  assert.equal(await tell({ state: 'expired' }), undefined, 'another end');
+  assert.deepEqual(await tell({}), { ...ended, receiver: { ...ended.receiver, notice: 'left_queue' } });
+  assert.equal(await tell({}), undefined, 'no news');
+  assert.equal(await tell({}, 2), undefined, 'not accepted yet');
+});
+
 test('a local message has no open index, is settled by its inbox row, and is never forwarded', async () => {
   const box = await emptyBox();
   const here = ALICE.hostId;

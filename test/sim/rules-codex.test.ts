@@ -48,6 +48,30 @@ test('a notice in the queue of a busy thread is the only one, however long it wa
   );
 });
 
+test('what becomes of a notice after its message was fetched reaches the sender, also when the two could not speak meanwhile', async () => {
+  for (const apart of [false, true])
+    await inWorld(
+      67,
+      async (bed) => {
+        const { a, b, fleet } = bed;
+        const thread = await attached(bed, b, '/alpha', b.threads);
+        b.threads.setStatus(thread, 'busy');
+        const id = await told(bed);
+        assert.equal(await shown(bed, id), 'in_queue');
+        if (apart) fleet.network.partition(a.id, b.id);
+        await bed.confirm(b, id, (await bed.fetch(b, thread, id)).token, a);
+        if (!apart) await bed.until(a, id, 'fetched');
+        b.threads.setStatus(thread, 'idle');
+        await fleet.sleep(2000);
+        if (apart) fleet.network.heal(a.id, b.id);
+        await bed.until(a, id, 'fetched');
+        await fleet.sleep(2000);
+        assert.equal(await shown(bed, id), 'left_queue');
+      },
+      codex,
+    );
+});
+
 test('a notice that left the queue and was not acted on is sent again when the thread sat idle through the whole pause, with growing pauses', async () => {
   await inWorld(
     61,
