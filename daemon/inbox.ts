@@ -172,9 +172,13 @@ export class Inbox {
     return counted(reader, 'inbox_index', scopePrefix(scope));
   }
 
-  /** The addresses that have unread messages, each once, at most `limit`. */
-  unreadAddresses(limit = Infinity): { readonly harness: HarnessName; readonly workspace: string }[] {
-    const firsts = groupsUnder(this.#store, 'inbox_index', 'o/', limit).flatMap((prefix) => this.#newest([prefix], undefined, 1));
+  /** The addresses that have unread messages, each once, at most `limit`; with `behind` those that come after that one in their own order. */
+  unreadAddresses(
+    limit: number,
+    behind: { readonly harness: string; readonly workspace: string } | null = null,
+  ): { readonly harness: HarnessName; readonly workspace: string }[] {
+    const after = behind === null ? undefined : `o/${addressKey(behind.harness, behind.workspace)}/`;
+    const firsts = groupsUnder(this.#store, 'inbox_index', 'o/', limit, after).flatMap((prefix) => this.#newest([prefix], undefined, 1));
     return firsts.map(({ harness, workspace }) => ({ harness, workspace }));
   }
 

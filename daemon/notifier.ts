@@ -62,6 +62,8 @@ interface Topic extends Address {
   readonly session: string | null;
 }
 
+/** Of all addresses with unread messages so many are looked up at a time, and looked at before others get the event loop. */
+const IN_TURN = 8;
 /** Notices of this life that are remembered. */
 const MAX_OWN_NOTICES = 10_000;
 /** Messages whose rows carry a notice's outcome. */
@@ -74,6 +76,8 @@ export class Notifier {
   /** Notices whose later outcome the harness can still tell: those of this life, and older ones that it spoke of in this life. */
   readonly #ownNotices = new Set<string>();
   readonly #marks: Marks;
+  /** Of every address with unread messages those behind this one are still to be woken, all when null; undefined: none. */
+  #behind: Address | null | undefined;
   #working = false;
   #stopped = false;
 
@@ -91,15 +95,20 @@ export class Notifier {
   wake(harness: string, workspace: string): void {
     if (this.#stopped) return;
     this.#due.set(`${harness}\0${workspace}`, { harness, workspace });
-    if (!this.#working) {
-      this.#working = true;
-      void this.#work();
-    }
+    this.#begin();
   }
 
-  /** The sessions changed, or the daemon started: every address with unread messages is looked at. */
+  /** Rights changed, or the daemon started: every address with unread messages is looked at, a few at a time. */
   wakeAll(): void {
-    for (const address of this.#deps.inbox.unreadAddresses()) this.wake(address.harness, address.workspace);
+    if (this.#stopped) return;
+    this.#behind = null;
+    this.#begin();
+  }
+
+  #begin(): void {
+    if (this.#working) return;
+    this.#working = true;
+    void this.#work();
   }
 
   /** The harness's later word about an attempt. */
@@ -117,20 +126,33 @@ export class Notifier {
 
   async #work(): Promise<void> {
     try {
-      for (;;) {
-        const next = this.#due.entries().next().value;
+      for (let looks = 1; ; looks++) {
+        const next = this.#next();
         if (next === undefined || this.#stopped) return;
-        this.#due.delete(next[0]);
         try {
-          await this.#look(next[1]);
+          await this.#look(next);
         } catch (error) {
           this.#deps.log.error('notifier failed', { reason: toAxError(error).message });
-          this.#later(next[1], NOTICE_RESEND_MS);
+          this.#later(next, NOTICE_RESEND_MS);
         }
+        if (looks % IN_TURN === 0) await new Promise<void>((resolve) => void this.#deps.clock.after(0, resolve));
       }
+    } catch (error) {
+      this.#deps.log.error('notifier failed', { reason: toAxError(error).message });
     } finally {
       this.#working = false;
     }
+  }
+
+  #next(): Address | undefined {
+    if (this.#due.size === 0 && this.#behind !== undefined) {
+      const page = this.#deps.inbox.unreadAddresses(IN_TURN, this.#behind);
+      this.#behind = page.at(-1);
+      for (const { harness, workspace } of page) this.#due.set(`${harness}\0${workspace}`, { harness, workspace });
+    }
+    const next = this.#due.entries().next().value;
+    if (next !== undefined) this.#due.delete(next[0]);
+    return next?.[1];
   }
 
   #later(address: Address, ms: number): void {

@@ -154,10 +154,10 @@ export function under(prefix: string): { readonly start: string; readonly end: s
   return { start: prefix, end: `${prefix}\uffff` };
 }
 
-/** The prefixes `PREFIX X/` under which an index has keys, each once, at most `limit`, however many keys there are. */
-export function groupsUnder(reader: StoreReader, table: Table, prefix: string, limit = Infinity): string[] {
+/** The prefixes `PREFIX X/` under which an index has keys, each once, at most `limit`, however many keys there are; behind `after`, one of them. */
+export function groupsUnder(reader: StoreReader, table: Table, prefix: string, limit = Infinity, after?: string): string[] {
   const groups: string[] = [];
-  for (let start = prefix; groups.length < limit;) {
+  for (let start = after === undefined ? prefix : `${after}~`; groups.length < limit;) {
     const [entry] = reader.range(table, { start, end: `${prefix}~`, limit: 1 });
     if (entry === undefined) break;
     const group = entry.key.slice(0, entry.key.indexOf('/', prefix.length) + 1);

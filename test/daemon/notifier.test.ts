@@ -384,3 +384,19 @@ test('a notice of an earlier life that the harness speaks of is waited for like 
   await unheard.wake();
   assert.equal(unheard.harness.told.length, 1, 'nobody speaks of it in this life, and it is an hour old');
 });
+
+test('when every address is looked at, that is done a few at a time, with the event loop for others in between; none is left out', async () => {
+  const box = await boxOf('write', 'notify');
+  const all = Array.from({ length: 20 }, (_, n) => `/w/${n}`);
+  box.harness.list(...all.map((workspace, n) => session(1, { workspace, sessionId: `${idOf(n)}`, processKey: `${n}` })));
+  for (const [n, workspace] of all.entries()) await box.take(n + 1, 1, { workspace });
+  box.notifier.wakeAll();
+  const counts: number[] = [];
+  for (let turn = 0; turn < 3; turn++) {
+    for (let attempts = 0; attempts < 8; attempts++) await box.settled();
+    counts.push(box.harness.told.length);
+    box.bed.clock.pass(0);
+  }
+  assert.deepEqual(counts, [8, 16, 20]);
+  assert.equal(new Set(box.harness.told.map((one) => one.session)).size, 20);
+});
