@@ -25,12 +25,14 @@ import type { WireRequest } from '../protocol/wire.ts';
 import type { Agents } from './agents.ts';
 import type { Arriving, Begun } from './arriving.ts';
 import type { Clock } from './clock/clock.ts';
+import { endReceipt } from './ending.ts';
 import type { Events } from './events.ts';
 import type { Files } from './files/files.ts';
 import type { Inbox } from './inbox.ts';
 import type { Received } from './received-row.ts';
 import type { Peers } from './peers.ts';
 import type { Rates } from './rates.ts';
+import type { Receipts } from './receipts.ts';
 import type { Refusals } from './refusals.ts';
 import { GroupSigner } from './signing.ts';
 import type { Store, StoreReader } from './store/store.ts';
@@ -55,6 +57,7 @@ export interface AdmissionDeps {
   readonly peers: Peers;
   readonly inbox: Inbox;
   readonly arriving: Arriving;
+  readonly receipts: Receipts;
   readonly agents: Agents;
   readonly events: Events;
   readonly refusals: Refusals;
@@ -66,6 +69,8 @@ export interface AdmissionDeps {
   readonly quietMs: (harness: string, workspace: string) => number;
   /** A message was accepted for an address. */
   readonly onReceived: (row: Received) => void;
+  /** Receipts wait for a host that did not wait before. */
+  readonly onReceipts: (host: HostId) => void;
 }
 
 export class Admission {
@@ -232,14 +237,19 @@ export class Admission {
 
   /** Decides a cancel in one transaction; the answer is the signed receipt (`cancelled`, `too_late` or `expired`). */
   async cancel(peer: HostId, request: WireRequest & { readonly type: 'cancel' }): Promise<Uint8Array> {
-    const { key, store, inbox, arriving, events } = this.#deps;
+    const { key, store, clock, inbox, arriving, receipts, events } = this.#deps;
     const cancel = readCancel(peer, key.hostId, request.cancel);
     const result = await store.write((tx) => {
       const decided = inbox.cancel(tx, peer, cancel.id, cancel.digest);
       arriving.drop(tx, peer, cancel.id); // a message that was taken has nothing there
       if (decided.isNew) events.add(tx, { type: 'message.cancelled', messageId: cancel.id, hostId: peer, state: 'cancelled' });
+      // `too_late` is not the receipt of a pickup; that one its sender may have lost, or never got: it is told again.
+      const picked = decided.outcome === 'too_late' && decided.row?.state === 'fetched' ? decided.row : undefined;
+      if (picked !== undefined && !receipts.has(peer, picked.id, tx))
+        receipts.add(tx, peer, picked.id, endReceipt(key, picked, clock.now()));
       return decided;
     });
+    if (result.outcome === 'too_late') this.#deps.onReceipts(peer);
     return this.#answer(result.outcome, peer, cancel.id, cancel.digest, result.row);
   }
 

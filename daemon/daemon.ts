@@ -174,6 +174,7 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     peers,
     inbox,
     arriving,
+    receipts,
     agents,
     events,
     refusals,
@@ -182,6 +183,7 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     hasLiveSession,
     quietMs,
     onReceived,
+    onReceipts: (host) => exchange.wake(host),
   });
   const exchange: Exchange = new Exchange({
     store,

@@ -10,6 +10,7 @@ import { Arriving } from '../../daemon/arriving.ts';
 import { Events } from '../../daemon/events.ts';
 import { Inbox } from '../../daemon/inbox.ts';
 import { Peers } from '../../daemon/peers.ts';
+import { Receipts } from '../../daemon/receipts.ts';
 import { Rates } from '../../daemon/rates.ts';
 import { Refusals } from '../../daemon/refusals.ts';
 import { beginSealing, readEnvelope, sealMessage } from '../../protocol/envelope.ts';
@@ -69,6 +70,7 @@ class Receiver {
       peers: this.peers,
       inbox: this.inbox,
       arriving: this.arriving,
+      receipts: new Receipts(store),
       agents: new Agents(store),
       events: new Events(store, clock, running),
       refusals: new Refusals(clock, this.peers),
@@ -79,6 +81,7 @@ class Receiver {
       hasLiveSession: () => false,
       quietMs: () => 0,
       onReceived: (row) => void this.received.push(row.id),
+      onReceipts: () => undefined,
     });
   }
 

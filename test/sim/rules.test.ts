@@ -232,3 +232,24 @@ test('a late copy of what was read is answered with that, though the receipt of 
     await bed.until(a, id, 'fetched');
   });
 });
+
+test('who cancels what was read learns that it was, though the receipt of it went with a removed host', async () => {
+  await inWorld(18, async (bed) => {
+    const { a, b, fleet, checker } = bed;
+    const session = await attached(bed, b);
+    checker.onMoment = (host, what) => {
+      if (host === b && what === 'accepted' && a.life !== undefined && a.lives === 1) fleet.world.after(0, () => fleet.crash(a));
+    };
+    const id = await bed.send(a, b, 'k');
+    await bed.until(b, id, 'available');
+    while (a.life !== undefined) await fleet.sleep(5);
+    await bed.confirm(b, id, (await bed.fetch(b, session, id)).token, a);
+    await fleet.call(b, 'host.remove', { host: a.name });
+    fleet.network.partition(a.id, b.id);
+    await fleet.boot(a);
+    assert.equal((await fleet.call(a, 'admin.cancel', { id }))['state'], 'cancel_requested');
+    await fleet.call(b, 'host.add', { name: a.name, address: `${fleet.network.addressOf(a.id)}/p2p/${a.id}` });
+    fleet.network.heal(a.id, b.id);
+    await bed.until(a, id, 'fetched');
+  });
+});
