@@ -95,7 +95,7 @@ export class Exchange {
     this.#catchUp(host);
   }
 
-  /** Asks after what is open there until that is answered: of what ended while this host was not known there nothing else ever tells. */
+  /** Asks after what is, or may be, open there until that is answered: of what ended while this host was not known there nothing else ever tells. */
   #catchUp(host: HostId): void {
     const { greeting, clock, log } = this.#deps;
     const lane = this.#lane(host);
@@ -314,14 +314,15 @@ export class Exchange {
 
   async #askProgress(host: HostId): Promise<void> {
     const { outbox } = this.#deps;
-    let after = 0;
-    for (;;) {
-      const rows = outbox.accepted(host, after, MAX_PROGRESS_IDS);
-      if (rows.length === 0) return;
-      after = rows.at(-1)!.seq;
-      const fields = await this.#request(host, { type: 'progress', ids: rows.map((row) => row.id) });
-      const items = asList(fields['items'], 'items', MAX_PROGRESS_IDS).map((item) => readProgress(item));
-      await this.#mirror(host, items);
+    for (const list of ['accepted', 'expiredUncertain'] as const) {
+      for (let after = 0; ;) {
+        const rows = outbox[list](host, after, MAX_PROGRESS_IDS);
+        if (rows.length === 0) break;
+        after = rows.at(-1)!.seq;
+        const fields = await this.#request(host, { type: 'progress', ids: rows.map((row) => row.id) });
+        const items = asList(fields['items'], 'items', MAX_PROGRESS_IDS).map((item) => readProgress(item));
+        await this.#mirror(host, items);
+      }
     }
   }
 

@@ -197,6 +197,7 @@ export function indexKeys(row: Sent): string[] {
   return [
     ...(isOpen(row) && !row.local ? [`h/${row.host}/${seq}`, `d/${seqKey(row.deadline)}/${seq}`] : []),
     ...(row.state === 'accepted' && !row.local ? [`w/${row.host}/${seq}`] : []),
+    ...(row.state === 'expired' && row.uncertain && !row.local ? [`u/${row.host}/${seq}`] : []),
     ...(row.cancelRequested && !row.local ? [`c/${row.host}/${seq}`] : []),
     ...(row.state === 'refused' || row.state === 'expired' ? [`f/${seq}`] : []),
     ...(isByState(row) ? [`s/${row.state}/${seq}`] : []),

@@ -367,8 +367,11 @@ test('a cancel whose answer never comes stays asked through the deadline and end
   box.bed.clock.pass(3 * DAY);
   await box.expire(1);
   assert.deepEqual([box.is(1), box.outbox.cancels(B, 0, 9).length], ['expired? c', 1]);
+  const asked = (): number[] => [box.outbox.expiredUncertain(B, 0, 9).length, box.outbox.expiredUncertain(CAROL.hostId, 0, 9).length];
+  assert.deepEqual(asked(), [1, 0]);
   await box.receipt(1, 'cancelled');
   assert.equal(box.is(1), 'cancelled');
+  assert.deepEqual(asked(), [0, 0]);
 });
 
 test('a message that is refused while its cancel is asked counts as cancelled', async () => {

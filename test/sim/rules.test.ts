@@ -253,3 +253,28 @@ test('who cancels what was read learns that it was, though the receipt of it wen
     await bed.until(a, id, 'fetched');
   });
 });
+
+test('what expired without an answer and was read all the same is known as read, though the receipt of it went with a removed host', async () => {
+  await inWorld(19, async (bed) => {
+    const { a, b, fleet, checker } = bed;
+    const session = await attached(bed, b);
+    checker.onMoment = (host, what) => {
+      if (host === b && what === 'accepted' && a.life !== undefined && a.lives === 1) fleet.world.after(0, () => fleet.crash(a));
+    };
+    const id = await bed.send(a, b, 'k');
+    await bed.until(b, id, 'available');
+    while (a.life !== undefined) await fleet.sleep(5);
+    await bed.confirm(b, id, (await bed.fetch(b, session, id)).token, a);
+    await fleet.call(b, 'host.remove', { host: a.name });
+    await fleet.boot(a);
+    await fleet.call(a, 'host.remove', { host: b.name, cancel_pending: true });
+    const { state, uncertain } = await bed.status(a, id);
+    assert.deepEqual([state, uncertain], ['expired', true]);
+    for (const [one, other] of [
+      [a, b],
+      [b, a],
+    ] as const)
+      await fleet.call(one, 'host.add', { name: other.name, address: `${fleet.network.addressOf(other.id)}/p2p/${other.id}` });
+    await bed.until(a, id, 'fetched');
+  });
+});
