@@ -16,13 +16,13 @@ export interface Times {
   readonly ran: number;
 }
 
-/** May a host do this in a workspace (null: in any one at all), by its row and both clocks? A rule ends with the first clock that says so. */
-export function allows(peer: Peer | undefined, action: GrantAction, workspace: string | null, times: Times): boolean {
+/** May a host do this in a workspace ('': in all), by its row and both clocks? A rule ends with the first clock that says so. */
+export function allows(peer: Peer | undefined, action: GrantAction, workspace: string, times: Times): boolean {
   if (peer === undefined) return false;
   if (peer.grants.includes(action)) return true;
   const holds = (rule: GrantRule): boolean =>
     (rule.expiresAt === null || times.wall < rule.expiresAt) && (rule.expiresRan === null || times.ran < rule.expiresRan);
-  const covers = (rule: GrantRule): boolean => workspace === null || rule.workspace === null || rule.workspace === workspace;
+  const covers = (rule: GrantRule): boolean => rule.workspace === null || rule.workspace === workspace;
   return (peer.rules ?? []).some((rule) => rule.action === action && holds(rule) && covers(rule));
 }
 

@@ -25,9 +25,10 @@ function isWelcome(fleet: Fleet, from: Host, row: Sent, disks: ReadonlyMap<Host,
   const to = fleet.host(row.host);
   if (from === to) return true;
   const there = disks.get(to)!;
-  const workspace = to.folders.get(row.to.workspace) ?? null; // null: it will be told that the folder does not exist
+  // '': it will be told that the folder does not exist, if it may write to all; else the answer is the one for any other folder.
+  const workspace = to.folders.get(row.to.workspace) ?? '';
   if (!known(from, to, disks) || !allows(there.peer(from.id), 'write', workspace, fleet.times(to))) return false;
-  return workspace === null || there.seen(from.id, row.id) !== undefined || hasRoom(from.id, row.bytes, there.allReceived(), to.limits);
+  return workspace === '' || there.seen(from.id, row.id) !== undefined || hasRoom(from.id, row.bytes, there.allReceived(), to.limits);
 }
 
 /** Would somebody read this message by himself? One willing session at its address, and a notice for it. */
