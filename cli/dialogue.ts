@@ -88,7 +88,7 @@ export class Dialogue {
   /** Lines until Ctrl-D on an empty one. */
   async lines(message: string): Promise<string> {
     this.#requireHere();
-    this.#prompts.log.step(visible(message), { output: process.stderr });
+    // Listens before the words are there: keys that came between the two would be the terminal's own, an interrupt among them lost.
     const typed = createInterface({ input: process.stdin, output: process.stderr, terminal: true, prompt: BAR, historySize: 0 });
     const lines: string[] = [];
     const onKey = (_text: unknown, key: { readonly name?: string }): void => {
@@ -108,6 +108,7 @@ export class Dialogue {
           typed.close();
         });
         typed.on('close', resolve);
+        this.#prompts.log.step(visible(message), { output: process.stderr });
         typed.prompt();
       });
     } finally {
