@@ -23,7 +23,7 @@ import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import type { TestContext } from 'node:test';
 import { CONTROL_PROTOCOL } from '../../protocol/version.ts';
-import { HOST_ID, outcomeOf, scripted } from './scripted.ts';
+import { HOST_ID, outcomeOf, scripted, told } from './scripted.ts';
 import type { Scripted } from './scripted.ts';
 
 const ROOT = join(import.meta.dirname, '..', '..');
@@ -114,7 +114,7 @@ test('start returns when the daemon answers, says so when it runs already, and s
     env,
   });
   assert.deepEqual(
-    [first.code, first.stderr, first.value['type'], first.value['running'], first.value['host_id']],
+    [first.code, told(first), first.value['type'], first.value['running'], first.value['host_id']],
     [0, '', 'daemon_status', true, HOST_ID],
   );
   assert.equal(statSync(rig.stateDir).mode & 0o777, 0o700);
@@ -142,7 +142,7 @@ test('start returns when the daemon answers, says so when it runs already, and s
   assert.notEqual(restarted.value['pid'], first.value['pid']);
   assert.deepEqual(started(rig).args, ['--state-dir', rig.stateDir]);
   const stop = await rig.ax(['daemon', 'stop'], { script });
-  assert.deepEqual([stop.code, stop.stdout, stop.stderr], [0, 'stopped\n', '']);
+  assert.deepEqual([stop.code, stop.stdout, told(stop)], [0, 'stopped\n', '']);
   assert.equal(isRunning(Number(restarted.value['pid'])), false);
   assert.equal(existsSync(join(rig.stateDir, 'control.sock')), false);
 });
@@ -150,9 +150,12 @@ test('start returns when the daemon answers, says so when it runs already, and s
 test('a daemon that ends at once is told by its last word, with status 3', async (t) => {
   const { rig, script } = await installed(t);
   appendFileSync(join(rig.stateDir, 'daemon.log'), 'an older word\n', { mode: 0o600 });
-  const { code, stderr } = await rig.ax(['daemon', 'start', '--name', 'broken'], { script });
-  assert.equal(code, 3);
-  assert.match(stderr, /^ax: the daemon ended at once: the store is corrupt\\u\{202e\}\nfix: \S+\/ax --state-dir \S+ daemon logs\n$/);
+  const outcome = await rig.ax(['daemon', 'start', '--name', 'broken'], { script });
+  assert.equal(outcome.code, 3);
+  assert.match(
+    told(outcome),
+    /^ax: the daemon ended at once: the store is corrupt\\u\{202e\}\nfix: \S+\/ax --state-dir \S+ daemon logs\n$/,
+  );
 });
 
 test('a full log is turned over once at a start', async (t) => {
@@ -189,8 +192,8 @@ test('run prints one ready line when the daemon answers and ends as the daemon e
   };
   assert.deepEqual(JSON.parse(ready.toString()), line);
   child.kill('SIGTERM');
-  const { code, stdout, stderr } = await done;
-  assert.deepEqual([code, stdout, stderr], [0, `${JSON.stringify(line)}\n`, 'a line on stdout\n']);
+  const ended = await done;
+  assert.deepEqual([ended.code, ended.stdout, told(ended)], [0, `${JSON.stringify(line)}\n`, 'a line on stdout\n']);
   assert.equal((await rig.ax(['daemon', 'run', '--name', 'broken'], { script })).code, 1);
 });
 

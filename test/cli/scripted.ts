@@ -131,6 +131,9 @@ export async function outcomeOf(child: ChildProcess): Promise<Outcome> {
   return { code, stdout: Buffer.concat(out).toString('utf8'), stderr: Buffer.concat(err).toString('utf8') };
 }
 
+/** What a command said on stderr, without the line that waiting for a daemon on a busy machine adds. */
+export const told = ({ stderr }: { readonly stderr: string }): string => stderr.replaceAll(/^ax: waiting for the daemon .*\n/gm, '');
+
 /** Without `answers` no daemon listens. */
 export async function scripted(t: TestContext, answers?: Answers): Promise<Scripted> {
   const folder = realpathSync(mkdtempSync(join(tmpdir(), 'ax-cli-')));

@@ -9,13 +9,10 @@ import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import type { TestContext } from 'node:test';
-import { scripted } from './scripted.ts';
+import { scripted, told } from './scripted.ts';
 import type { Outcome, Scripted } from './scripted.ts';
 
 const LISTEN = ['--listen', '/ip4/127.0.0.1/tcp/0'];
-
-/** Without the line that a start on a busy machine adds. */
-const told = (outcome: Outcome): string => outcome.stderr.replaceAll(/^ax: waiting for the daemon .*\n/gm, '');
 
 async function rigOf(t: TestContext): Promise<Scripted> {
   const rig = await scripted(t);
