@@ -68,7 +68,7 @@ export type StandInCommand =
   | { cmd: 'autorun'; value: Autorun }
   | { cmd: 'reply'; value: string | null }
   | { cmd: 'run'; command: string }
-  | { cmd: 'truncate'; ms?: number }
+  | { cmd: 'truncate' }
   | { cmd: 'record'; text: string }
   | { cmd: 'rewrite' }
   | { cmd: 'zombie' }

@@ -137,12 +137,8 @@ class StandInSession {
       case 'run':
         await this.#model.run(command.command);
         return;
-      case 'truncate': {
-        const ms = command.ms ?? 50;
-        traces.truncate(this.#live());
-        if (ms > 0) setTimeout(() => traces.thaw(this.#live()), ms);
-        return;
-      }
+      case 'truncate':
+        return traces.truncate(this.#live());
       case 'record':
         return traces.freeze(command.text);
       case 'rewrite':

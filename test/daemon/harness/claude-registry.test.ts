@@ -19,9 +19,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import fc from 'fast-check';
+import type { Clock } from '../../../daemon/clock/clock.ts';
 import { systemClock } from '../../../daemon/clock/system.ts';
 import { judge } from '../../../daemon/harness/claude-live.ts';
 import { readRecord } from '../../../daemon/harness/claude-record.ts';
+import { REREAD_PAUSE_MS } from '../../../daemon/harness/claude-registry.ts';
 import { plantRecord, realClock, withRig, type ClaudeRig } from './rig.ts';
 
 const uid = process.getuid?.() ?? 0;
@@ -86,7 +88,7 @@ test('a half-written record keeps its earlier state, and the whole one is taken 
   await withRig(async (rig) => {
     const standIn = await rig.standIn();
     const before = await rig.see(standIn);
-    await standIn.send({ cmd: 'truncate', ms: 0 });
+    await standIn.send({ cmd: 'truncate' });
     assert.deepEqual(await rig.harness.refresh(), [before]);
     assert.equal((await rig.harness.notify(before, { id: before.sessionId, text: 'text' })).outcome, 'failed');
     await standIn.send({ cmd: 'rewrite' });
@@ -100,19 +102,32 @@ test('a half-written record keeps its earlier state, and the whole one is taken 
 });
 
 test('a half-written record is whole when it is read once more', async () => {
-  await withRig(async (rig) => {
-    const standIn = await rig.standIn();
-    const before = await rig.see(standIn);
-    await standIn.send({ cmd: 'truncate', ms: 20 });
-    assert.equal((await rig.harness.notify(before, { id: before.sessionId, text: 'text' })).outcome, 'written');
-  });
+  let mend: (() => Promise<unknown>) | undefined;
+  // The rest is written while the adapter pauses, however long that takes on this machine.
+  const after: Clock['after'] = (delayMs, run) => {
+    if (delayMs !== REREAD_PAUSE_MS || mend === undefined) return systemClock.after(delayMs, run);
+    void mend().then(run);
+    return () => undefined;
+  };
+  await withRig(
+    async (rig) => {
+      const standIn = await rig.standIn();
+      const before = await rig.see(standIn);
+      let mended = 0;
+      mend = () => standIn.send({ cmd: 'rewrite' }).then(() => (mended += 1));
+      await standIn.send({ cmd: 'truncate' });
+      assert.equal((await rig.harness.notify(before, { id: before.sessionId, text: 'text' })).outcome, 'written');
+      assert.ok(mended > 0, 'it was read half-written');
+    },
+    { clock: { ...systemClock, after } },
+  );
 });
 
 test('a session that dies with a half-written record is gone', async () => {
   await withRig(async (rig) => {
     const standIn = await rig.standIn();
     await rig.see(standIn);
-    await standIn.send({ cmd: 'truncate', ms: 0 });
+    await standIn.send({ cmd: 'truncate' });
     await standIn.kill();
     assert.deepEqual(await rig.harness.refresh(), []);
   });
