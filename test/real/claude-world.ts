@@ -87,10 +87,15 @@ export class ClaudeWorld {
     return queued.message_id;
   }
 
-  /** What B lists now. */
+  /** What B lists now; a list that was not there in time is no empty one, and is asked for again. */
   async listed(): Promise<readonly Listed[]> {
-    const { hosts } = await this.b.call<{ hosts: { sessions: Listed[] }[] }>('agent.sessions', { host: 'Localhost' });
-    return hosts[0]?.sessions ?? [];
+    let rows: readonly Listed[] = [];
+    await until('the list of B', async () => {
+      const { hosts } = await this.b.call<{ hosts: { state: string; sessions: Listed[] }[] }>('agent.sessions', { host: 'Localhost' });
+      rows = hosts[0]?.sessions ?? [];
+      return hosts[0]?.state === 'ok' || JSON.stringify(hosts);
+    });
+    return rows;
   }
 
   /** Waits until B lists a session, with the fields wanted; gives the row. */

@@ -90,12 +90,15 @@ export class CodexBed {
     return String((await this.a.ok(['send', ...where, ...more, body]))['message_id']);
   }
 
-  /** The Codex sessions of the second host, as the first one is told of them now. */
+  /** The Codex sessions of the second host, as the first one is told of them now; asked again where the answer was not there in time. */
   async listed(): Promise<readonly Json[]> {
-    const { hosts } = await this.a.call<{ hosts: { state: string; sessions: Json[] }[] }>('agent.sessions', { host: 'hostb' });
-    const [host] = hosts;
-    assert.equal(host?.state, 'ok', JSON.stringify(hosts));
-    return host.sessions.filter((row) => row['harness'] === 'codex');
+    let rows: readonly Json[] = [];
+    await until('the list of hostb', async () => {
+      const { hosts } = await this.a.call<{ hosts: { state: string; sessions: Json[] }[] }>('agent.sessions', { host: 'hostb' });
+      rows = hosts[0]?.sessions ?? [];
+      return hosts[0]?.state === 'ok' || JSON.stringify(hosts);
+    });
+    return rows.filter((row) => row['harness'] === 'codex');
   }
 
   async row(thread: string): Promise<Json | undefined> {

@@ -140,6 +140,7 @@ cell('a plain codex in a terminal attaches to the app-server, is listed, and sho
       return bed.model.isHolding(helper) || 'no request yet';
     });
     assert.ok(((await bed.owner.call('thread/loaded/list'))['data'] as string[]).includes(helper), 'it is loaded');
+    await bed.untilTurns(thread, 1); // else what is scripted below could be the answer to it
     await bed.untilListed(thread, 'idle');
     assert.equal(await bed.row(helper), undefined);
     bed.model.release(helper, TITLE);

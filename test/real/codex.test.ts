@@ -17,6 +17,7 @@ const NOTICE = /^ax on this host: a message waits/;
 cell('an idle thread is told at once, sets itself up and fetches through its own shell tool', async (bed, { installed }) => {
   const { workspace, thread } = await bed.thread('idle');
   bed.model.obeying.add(thread);
+  await bed.untilListed(thread, 'idle');
   const { hosts } = await bed.a.ok(['agent', 'sessions', 'hostb']);
   const row = (hosts[0]['sessions'] as Json[]).find((one) => one['session_id'] === thread) as Json;
   assert.deepEqual(
