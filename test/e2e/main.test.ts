@@ -116,10 +116,11 @@ test('a body handed out to a reader that dies is never fetched; the next fetch s
   const workspace = b.workspace('dies');
   const session = await b.session(workspace, { autorun: false });
   await b.call('agent.setup', { name: 'dies', workspace }, sessionOf(session));
-  const id = await toFolder(workspace, 'x'.repeat(60_000));
+  const words = ['send', '--host', 'hostb', '--destination-workspace', workspace, '--harness', 'claude', '--file', '-'];
+  const id = String((await a.ok(words, { stdin: 'x'.repeat(600_000) }))['message_id']);
   await a.untilStatus(id, { state: 'accepted', receiver_state: 'available' });
   const env = shellOf(session);
-  // The output is a pipe that nobody reads, so the reader stands still in the middle of the body.
+  // The output is more than a socket holds and nobody reads, so the reader stands still in the middle of the body.
   const killed = await b.ax(['messages', 'fetch', id, '--format', 'json'], {
     env,
     cwd: workspace,
