@@ -171,6 +171,7 @@ test('all that waits can be read one after the other with the code of one notice
   const ids = [await toFolder(workspace, 'one')];
   await session.next('frame');
   for (const body of ['two', 'three']) ids.push(await toFolder(workspace, body));
+  for (const id of ids) await b.untilStatus(id, { state: 'available' });
   let words = told(session);
   for (const body of ['one', 'two', 'three']) {
     const outcome = await inside(session, words);

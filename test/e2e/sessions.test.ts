@@ -136,6 +136,7 @@ test('after /clear the next notice is the setup line again, and the message wait
   await session.send({ cmd: 'clear' });
   await b.untilLive(session);
   const next = await toFolder(workspace);
+  await b.untilStatus(next, { state: 'available' }); // the notice may be for the one before
   const frame = await session.until((event) => event.event === 'frame' && event.content.includes('agent setup --name cleared'));
   assert.match(frame.event === 'frame' ? frame.content : '', /this session is not set up to read/);
   await b.refused(['messages', 'fetch', before], 'invalid_state', 1, { env: old, cwd: workspace });
