@@ -71,6 +71,8 @@ export interface AdmissionDeps {
   readonly onReceived: (row: Received) => void;
   /** Receipts wait for a host that did not wait before. */
   readonly onReceipts: (host: HostId) => void;
+  /** One that is here was handed over again: what its sender was told of it meanwhile may be lost with the first answer. */
+  readonly onRepeated: (row: Received) => void;
 }
 
 export class Admission {
@@ -226,6 +228,7 @@ export class Admission {
     if (result.kind === 'missing') return encodeResult({ missing: result.missing });
     if (result.kind === 'cancelled') return this.#answer('cancelled', peer, envelope.id, digest, undefined);
     if (result.kind === 'new') this.#deps.onReceived(result.row);
+    else if (result.row !== undefined) this.#deps.onRepeated(result.row);
     if (result.kind === 'new' && result.row.storedAs === 'note' && envelope.kind === 'message')
       this.#deps.refusals.note(peer, 'notify', workspace);
     const row = result.row;

@@ -184,6 +184,7 @@ export function createDaemon(seams: Seams, settings: Settings): Daemon {
     quietMs,
     onReceived,
     onReceipts: (host) => exchange.wake(host),
+    onRepeated: onMessage,
   });
   const exchange: Exchange = new Exchange({
     store,

@@ -14,6 +14,7 @@ import { FORWARD_WINDOW, REQUEST_TIMEOUT_MS } from '../protocol/limits.ts';
 import { pass } from '../protocol/memory.ts';
 import { readProgress, readReceipt, signCancel } from '../protocol/receipt.ts';
 import type { Progress, Receipt } from '../protocol/receipt.ts';
+import { SENDER_ENDS } from '../protocol/states.ts';
 import { encodeRequest, MAX_PROGRESS_IDS, readAnswer, receiptOf } from '../protocol/wire.ts';
 import type { OutgoingRequest, WireRequest } from '../protocol/wire.ts';
 import { Answering } from './answering.ts';
@@ -43,6 +44,8 @@ export interface ExchangeDeps extends Pick<AnsweringDeps, ForAnswers> {
 
 /** Least time between two retries that a host asks for, ms: a refused body was sent whole. */
 const ASKED_RETRY_MS = 10_000;
+/** Messages of which something was told before their acceptance was stored here. */
+const MAX_EARLY = 4096;
 
 export class Exchange {
   readonly #deps: ExchangeDeps;
@@ -50,6 +53,8 @@ export class Exchange {
   readonly #answering: Answering;
   readonly #news: ProgressNews;
   readonly #forwarding: Forwarding;
+  /** What was told of messages that are not accepted here yet: news and an acceptance come on ways of their own, and news come once. */
+  readonly #early = new Map<MessageId, Progress>();
   #stopped = false;
 
   constructor(deps: ExchangeDeps) {
@@ -93,6 +98,7 @@ export class Exchange {
     this.#lane(host).clear();
     this.wake(host);
     this.#catchUp(host);
+    this.#tellUntold(host);
   }
 
   /** Asks after what is, or may be, open there until that is answered: of what ended while this host was not known there nothing else ever tells. */
@@ -148,15 +154,24 @@ export class Exchange {
     this.wake(host);
   }
 
-  /** A message of `host` changed here: tells it soon, at best once; the signed receipt is the truth. */
+  /** A message of `host` changed here: tells it soon, else when the host is ready or a while later; the signed receipt is the truth. */
   changed(host: HostId, id: MessageId): void {
-    if (host === this.#deps.key.hostId || !this.#deps.greeting.isReady(host)) return;
+    const { key, greeting, clock, log } = this.#deps;
+    if (host === key.hostId || this.#stopped) return;
+    // It may be ready to ask before it is ready to be told: its question, which comes first then, was answered without this.
+    if (!greeting.isReady(host)) return this.#lane(host).keepUntold(id);
     this.#news.add(host, id, (items) => {
       if (this.#stopped) return;
-      void this.#request(host, { type: 'update', items, retry: false }).catch((error: unknown) =>
-        this.#deps.log.debug('update not told', { host, code: toAxError(error).code }),
-      );
+      void this.#request(host, { type: 'update', items, retry: false }).catch((error: unknown) => {
+        log.debug('update not told', { host, code: toAxError(error).code });
+        for (const item of items) this.#lane(host).keepUntold(item.id);
+        clock.after(ASKED_RETRY_MS, () => this.#tellUntold(host));
+      });
     });
+  }
+
+  #tellUntold(host: HostId): void {
+    for (const id of this.#lane(host).takeUntold()) this.changed(host, id);
   }
 
   /** Asks a host for something within `timeoutMs`. AxError as the link, or as the host refused. */
@@ -301,6 +316,8 @@ export class Exchange {
     const { outbox, events } = this.#deps;
     if (before === undefined) return;
     const after = outbox.receipt(tx, before, receipt);
+    const early = this.#early.get(before.id);
+    if (after !== undefined && early !== undefined && this.#early.delete(before.id)) outbox.progress(tx, after.host, early);
     if (after === undefined || before.state === after.state) return;
     const detail = after.state === 'accepted' && after.storedAs === 'note' && after.kind === 'message' ? 'stored as a note' : undefined;
     events.add(tx, {
@@ -331,7 +348,16 @@ export class Exchange {
     const { outbox, store } = this.#deps;
     const last = new Map(items.map((item) => [item.id, item]));
     const isNews = [...last.values()].filter((item) => outbox.get(item.id)?.host === host);
-    if (isNews.length > 0) await store.write((tx) => isNews.forEach((item) => outbox.progress(tx, host, item)));
+    if (isNews.length > 0) await store.write((tx) => isNews.forEach((item) => this.#takeProgress(tx, host, item)));
+  }
+
+  #takeProgress(tx: StoreTransaction, host: HostId, item: Progress): void {
+    const { outbox } = this.#deps;
+    const row = outbox.get(item.id, tx);
+    if (row === undefined || row.acceptedAt !== null || SENDER_ENDS.has(row.state)) return void outbox.progress(tx, host, item);
+    this.#early.set(item.id, item);
+    const [oldest] = this.#early.keys();
+    if (oldest !== undefined && this.#early.size > MAX_EARLY) this.#early.delete(oldest);
   }
 
   /** Answers one request of a host, as Answering. */

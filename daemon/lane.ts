@@ -98,6 +98,8 @@ class Gate {
 
 /** Workspaces held apart at once; more pause all messages. */
 const MAX_HELD = 64;
+/** Changes that are kept for a host which cannot be told of them; it asks after its open messages besides. */
+const MAX_UNTOLD = 500;
 
 /** A workspace over its rate. */
 interface Held {
@@ -149,6 +151,8 @@ export class Lane {
   /** Entries refused for now on their own account: not before this monotonic ms. */
   readonly #notBefore = new Map<MessageId, number>();
   readonly #held = new Map<string, Held>();
+  /** Messages of the host that changed here while it could not be told. */
+  readonly #untold = new Set<MessageId>();
 
   /** `retry` is called whenever a pause is over. */
   constructor(clock: Clock, retry: () => void) {
@@ -161,6 +165,21 @@ export class Lane {
     this.messages = new Pause(clock, retry);
     this.receipts = new Pause(clock, retry);
     this.cancels = new Pause(clock, retry);
+  }
+
+  /** A message of the host changed, and it cannot be told of that now; of many such the oldest are let go. */
+  keepUntold(id: MessageId): void {
+    this.#untold.delete(id);
+    this.#untold.add(id);
+    const [oldest] = this.#untold;
+    if (oldest !== undefined && this.#untold.size > MAX_UNTOLD) this.#untold.delete(oldest);
+  }
+
+  /** Those it was not told of; they are not held here any more. */
+  takeUntold(): readonly MessageId[] {
+    const untold = [...this.#untold];
+    this.#untold.clear();
+    return untold;
   }
 
   /** May this entry be tried now, as far as it and its workspace are concerned? */

@@ -1,8 +1,8 @@
 /**
  * Progress news: what the receiver's side of a message looks like now, gathered for the host that sent it.
  *
- * Owns nothing durable: news are a courtesy, unsigned, told at best once and coalesced; the signed receipt and the answer to a
- * question after every reconnect are the truth.
+ * Owns nothing durable: news are a courtesy, unsigned and coalesced, and told again only where they did not arrive; the signed receipt and
+ * the answer to a question after every reconnect are the truth.
  */
 import type { HostId, MessageId } from '../protocol/ids.ts';
 import type { Progress } from '../protocol/receipt.ts';

@@ -82,6 +82,7 @@ class Receiver {
       quietMs: () => 0,
       onReceived: (row) => void this.received.push(row.id),
       onReceipts: () => undefined,
+      onRepeated: () => undefined,
     });
   }
 
