@@ -24,7 +24,7 @@ import { systemClock } from '../../../daemon/clock/system.ts';
 import { judge } from '../../../daemon/harness/claude-live.ts';
 import { readRecord } from '../../../daemon/harness/claude-record.ts';
 import { REREAD_PAUSE_MS } from '../../../daemon/harness/claude-registry.ts';
-import { plantRecord, realClock, withRig, type ClaudeRig } from './rig.ts';
+import { patientClock, plantRecord, realClock, withRig, type ClaudeRig } from './rig.ts';
 
 const uid = process.getuid?.() ?? 0;
 
@@ -105,7 +105,7 @@ test('a half-written record is whole when it is read once more', async () => {
   let mend: (() => Promise<unknown>) | undefined;
   // The rest is written while the adapter pauses, however long that takes on this machine.
   const after: Clock['after'] = (delayMs, run) => {
-    if (delayMs !== REREAD_PAUSE_MS || mend === undefined) return systemClock.after(delayMs, run);
+    if (delayMs !== REREAD_PAUSE_MS || mend === undefined) return patientClock.after(delayMs, run);
     void mend().then(run);
     return () => undefined;
   };
@@ -119,7 +119,7 @@ test('a half-written record is whole when it is read once more', async () => {
       assert.equal((await rig.harness.notify(before, { id: before.sessionId, text: 'text' })).outcome, 'written');
       assert.ok(mended > 0, 'it was read half-written');
     },
-    { clock: { ...systemClock, after } },
+    { clock: { ...patientClock, after } },
   );
 });
 

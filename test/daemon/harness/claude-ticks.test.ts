@@ -23,7 +23,7 @@ import { test } from 'node:test';
 import type { Clock } from '../../../daemon/clock/clock.ts';
 import { systemClock } from '../../../daemon/clock/system.ts';
 import type { StandIn } from '../../standin/spawn.ts';
-import { ownProcStart, plantRecord, withRig, type ClaudeRig } from './rig.ts';
+import { ownProcStart, patientClock, plantRecord, withRig, type ClaudeRig } from './rig.ts';
 
 const TICK_MS = 2000;
 const TICK_EMPTY_MS = 5000;
@@ -41,7 +41,7 @@ class HeldClock implements Clock {
 
   after(delayMs: number, run: () => void): () => void {
     const kind = delayMs === PULSE_MS ? 'pulse' : delayMs === TICK_MS || delayMs === TICK_EMPTY_MS ? 'tick' : undefined;
-    if (kind === undefined) return systemClock.after(delayMs, run);
+    if (kind === undefined) return patientClock.after(delayMs, run);
     this.#held.set(kind, run);
     this.#waiters.get(kind)?.();
     this.#waiters.delete(kind);

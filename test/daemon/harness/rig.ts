@@ -9,6 +9,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Clock } from '../../../daemon/clock/clock.ts';
 import { systemClock, systemRandom } from '../../../daemon/clock/system.ts';
+import { CONNECT_LIMIT_MS } from '../../../daemon/harness/claude-live.ts';
 import { createClaudeHarness, type ClaudeHarness, type ClaudeOptions } from '../../../daemon/harness/claude.ts';
 import type { NoticeResult, Session } from '../../../daemon/harness/harness.ts';
 import { silentLog, type Log, type LogFields } from '../../../daemon/log.ts';
@@ -21,6 +22,15 @@ const WAIT_LIMIT_MS = 15_000;
 export function realClock(speed = 1): Clock {
   return { ...systemClock, after: (delayMs, run) => systemClock.after(delayMs / speed, run) };
 }
+
+/** Limits after which a session counts as one that hangs: its own answer, and that of all in one round (a quarter of it). */
+const LIMITS: ReadonlySet<number> = new Set([CONNECT_LIMIT_MS, CONNECT_LIMIT_MS / 4]);
+
+/** Real time, but far more of it before a session is said to hang: one that answers does so late where the machine is busy. */
+export const patientClock: Clock = {
+  ...systemClock,
+  after: (delayMs, run) => systemClock.after(LIMITS.has(delayMs) ? 20 * delayMs : delayMs, run),
+};
 
 export class ClaudeRig {
   readonly dir = mkdtempSync(join(tmpdir(), 'axc-'));
@@ -41,7 +51,7 @@ export class ClaudeRig {
     const log: Log = { ...silentLog, info: keep, warn: keep, error: keep };
     this.harness = createClaudeHarness({
       configDirs: roots.map((root) => join(this.dir, root)),
-      clock: systemClock,
+      clock: patientClock,
       random: systemRandom,
       log,
       ...rest,
@@ -101,10 +111,11 @@ export class ClaudeRig {
     return this.harness.sessions().find((session) => session.processKey === processKey);
   }
 
-  /** The session as the adapter sees it, once it does. */
+  /** The session as the adapter sees it, once it does; its record is there a moment before the status in it. */
   async see(standIn: StandIn): Promise<Session> {
-    await this.until(() => this.find(standIn.processKey) !== undefined, `session ${standIn.processKey} is seen`);
-    const session = this.find(standIn.processKey);
+    const seen = (): Session | undefined => this.find(standIn.processKey);
+    await this.until(() => (seen()?.status ?? 'unknown') !== 'unknown', `session ${standIn.processKey} is seen`);
+    const session = seen();
     assert.ok(session);
     return session;
   }
