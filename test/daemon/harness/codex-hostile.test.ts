@@ -270,6 +270,7 @@ test('a restarted daemon is found again, and an item that waited through it is t
       await second.send({ cmd: 'resume', thread });
       await rig.until(() => rig.said(1).includes('left_queue'), 'the item was taken');
       assert.equal((await second.queued(thread)).length, 0, 'nothing was added again');
+      await rig.until(() => rig.find(thread) !== undefined, 'the thread is seen');
       await second.send({ cmd: 'remove_socket' });
       assert.equal((await rig.harness.refresh()).length, 1); // the connection outlives the file
     },

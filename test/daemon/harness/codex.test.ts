@@ -38,6 +38,7 @@ harnessContract('Codex adapter', TRAITS, async (): Promise<HarnessRig> => {
   const rig = new CodexRig();
   const daemon = await rig.daemon({ socketRoot: join(rig.dir, 'r') });
   await rig.start();
+  await rig.until(() => rig.state() === 'connected', 'the adapter is connected');
   return {
     harness: rig.harness,
     lists: rig.lists,
@@ -63,6 +64,7 @@ test('only loaded threads of people are sessions; one that cannot be nudged is l
     const closed = await daemon.thread({ cwd, direct: false });
     const broken = await daemon.thread({ cwd });
     await daemon.send({ cmd: 'system_error', thread: broken, on: true });
+    await rig.until(() => rig.find(broken) !== undefined, 'the adapter is connected'); // a look waits for that 1.5 s at most
     const live = await rig.harness.refresh();
     const listed = live.map((one) => [one.sessionId, one.reachable, one.reason] as const);
     const expected = [
