@@ -141,7 +141,7 @@ export class Checker implements Watcher {
   /** `cancelled` or `cancel_requested` was answered. What was requested lapses when its host is removed, and when its owner has it tried again. */
   cancelReturned(host: Host, id: string, answer: string): void {
     const isOver = (row: Sent, disk: Disk): boolean =>
-      row.cause !== null || row.acceptedAt !== null || row.state === 'refused' || this.#retried.has(id) || disk.wasRemoved(row.host);
+      row.cause !== null || row.acceptedAt !== null || row.state === 'refused' || this.#retried.has(id) || disk.removals(row.host) > 0;
     this.promise(host, `a cancel of ${id} was answered ${answer}, so it is durable`, (disk) => {
       const row = disk.sent(id);
       if (row === undefined) return false;

@@ -55,9 +55,9 @@ export class Disk {
     return entries.map((entry) => unpack<Event>(entry.value));
   }
 
-  /** A host was removed here at some time; it may have been added again. */
-  wasRemoved(host: string): boolean {
-    return this.events().some((event) => event.type === 'host.removed' && event.hostId === host);
+  /** How often a host was removed here; it may have been added again. */
+  removals(host: string): number {
+    return this.events().filter((event) => event.type === 'host.removed' && event.hostId === host).length;
   }
 
   has(table: Table, key: string): boolean {

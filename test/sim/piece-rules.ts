@@ -31,7 +31,10 @@ export class PieceRules {
       fleet.count(fields['stored'] === true ? 'piece stored' : 'piece unwanted');
       const { id, index } = request;
       const isThere = (disk: Disk): boolean => disk.has('inbox_body', bodyKey(peer, id, index));
-      const isOver = (disk: Disk): boolean => disk.seen(peer, id) !== undefined || !disk.has('arriving', `r/${peer}/${id}`);
+      // What was half here goes with a host that is removed; added again, it may have begun anew.
+      const before = this.#checker.disk(host).removals(peer);
+      const isOver = (disk: Disk): boolean =>
+        disk.seen(peer, id) !== undefined || !disk.has('arriving', `r/${peer}/${id}`) || disk.removals(peer) > before;
       if (fields['stored'] === true)
         this.#checker.promise(host, `piece ${index} of ${id} was taken, so it is durable`, (disk) => isThere(disk) || isOver(disk));
       return true;
