@@ -126,44 +126,53 @@ export class Notifier {
 
   async #work(): Promise<void> {
     try {
-      for (let looks = 1; ; looks++) {
-        const next = this.#next();
-        if (next === undefined || this.#stopped) return;
+      for (let looks = 0; !this.#stopped;) {
+        if (looks % IN_TURN === 0 || this.#due.size === 0) this.#addOfAll();
+        const [next] = this.#due;
+        if (next === undefined) return;
+        const [key, address] = next;
+        this.#due.delete(key);
         try {
-          await this.#look(next);
+          await this.#look(address);
         } catch (error) {
           this.#deps.log.error('notifier failed', { reason: toAxError(error).message });
-          this.#later(next, NOTICE_RESEND_MS);
+          this.#later(address, NOTICE_RESEND_MS);
         }
+        looks++;
         if (looks % IN_TURN === 0) await new Promise<void>((resolve) => void this.#deps.clock.after(0, resolve));
       }
-    } catch (error) {
-      this.#deps.log.error('notifier failed', { reason: toAxError(error).message });
     } finally {
       this.#working = false;
     }
   }
 
-  #next(): Address | undefined {
-    if (this.#due.size === 0 && this.#behind !== undefined) {
+  /** The next few of all addresses stand in line with those that changed meanwhile: who wakes one without end holds up none of them. */
+  #addOfAll(): void {
+    if (this.#behind === undefined) return;
+    try {
       const page = this.#deps.inbox.unreadAddresses(IN_TURN, this.#behind);
       this.#behind = page.at(-1);
       for (const { harness, workspace } of page) this.#due.set(`${harness}\0${workspace}`, { harness, workspace });
+    } catch (error) {
+      this.#deps.log.error('notifier failed', { reason: toAxError(error).message });
+      this.#behind = undefined;
+      this.#after('all', NOTICE_RESEND_MS, () => this.wakeAll());
     }
-    const next = this.#due.entries().next().value;
-    if (next !== undefined) this.#due.delete(next[0]);
-    return next?.[1];
   }
 
   #later(address: Address, ms: number): void {
+    this.#after(`${address.harness}\0${address.workspace}`, ms, () => this.wake(address.harness, address.workspace));
+  }
+
+  /** One timer for each name; a later one takes its place. */
+  #after(name: string, ms: number, run: () => void): void {
     if (this.#stopped) return;
-    const key = `${address.harness}\0${address.workspace}`;
-    this.#timers.get(key)?.();
+    this.#timers.get(name)?.();
     this.#timers.set(
-      key,
+      name,
       this.#deps.clock.after(ms, () => {
-        this.#timers.delete(key);
-        this.wake(address.harness, address.workspace);
+        this.#timers.delete(name);
+        run();
       }),
     );
   }

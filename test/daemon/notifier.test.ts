@@ -73,6 +73,8 @@ class Box {
   readonly discovery: Discovery;
   /** Rows of messages read from the store so far. */
   rowsRead = 0;
+  /** Called before keys of the inbox are looked through. */
+  onRange: (start: string) => void = () => undefined;
 
   constructor(bed: Bed) {
     const counting: StoreReader = {
@@ -80,7 +82,10 @@ class Box {
         if (table === 'inbox') this.rowsRead++;
         return bed.store.get(table, key);
       },
-      range: (table, options) => bed.store.range(table, options),
+      range: (table, options) => {
+        if (table === 'inbox_index') this.onRange(options?.start ?? '');
+        return bed.store.range(table, options);
+      },
       count: (table, options) => bed.store.count(table, options),
     };
     const store = { ...counting, write: bed.write.bind(bed), status: () => bed.store.status(), close: () => bed.store.close() };
@@ -399,4 +404,56 @@ test('when every address is looked at, that is done a few at a time, with the ev
   }
   assert.deepEqual(counts, [8, 16, 20]);
   assert.equal(new Set(box.harness.told.map((one) => one.session)).size, 20);
+});
+
+test('addresses that are woken without end hold up none of those that are looked at with all others', async () => {
+  const box = await boxOf('write', 'notify');
+  box.harness.list(session(1));
+  await box.take(1, 1);
+  let looks = 0;
+  box.onRange = (start) => {
+    if (start.startsWith('n/') && looks++ < 100) for (const name of ['/busy', '/busier']) box.notifier.wake('claude', name);
+  };
+  for (const name of ['/busy', '/busier']) box.notifier.wake('claude', name);
+  box.notifier.wakeAll();
+  for (let turn = 0; turn < 3; turn++) {
+    for (let rounds = 0; rounds < 8; rounds++) await box.settled();
+    box.bed.clock.pass(0);
+  }
+  assert.ok(looks < 100, 'the others are woken still');
+  assert.equal(box.harness.told.length, 1);
+});
+
+test('a notifier that is stopped between two turns reads nothing any more', async () => {
+  const box = await boxOf('write', 'notify');
+  for (let n = 1; n <= 20; n++) await box.take(n, 1, { workspace: `/w/${n}` });
+  let reads = 0;
+  box.onRange = () => void reads++;
+  box.notifier.wakeAll();
+  await box.settled();
+  box.notifier.stop();
+  const before = reads;
+  box.bed.clock.pass(NOTICE_RESEND_MS);
+  await box.settled();
+  assert.ok(before > 0);
+  assert.equal(reads, before);
+});
+
+test('all addresses are looked at later when the store does not name them, and those that change meanwhile at once', async () => {
+  const box = await boxOf('write', 'notify');
+  box.harness.list(session(1), session(2, { workspace: '/other' }));
+  await box.take(1, 1);
+  await box.take(2, 1, { workspace: '/other' });
+  box.onRange = (start) => {
+    if (start.startsWith('o/')) throw new AxError('internal', 'a page that cannot be read');
+  };
+  box.notifier.wakeAll();
+  box.notifier.wake('claude', W);
+  await assert.rejects(box.settled());
+  assert.equal(box.harness.told.length, 1);
+  assert.deepEqual(box.errors.splice(0), ['notifier failed']);
+  box.onRange = () => undefined;
+  box.bed.clock.pass(NOTICE_RESEND_MS);
+  await box.settled();
+  assert.equal(new Set(box.harness.told.map((one) => one.session)).size, 2);
 });
