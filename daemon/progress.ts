@@ -50,10 +50,18 @@ export class ProgressNews {
     }
     const ids = new Set([id]);
     this.#waiting.set(host, ids);
+    this.#gather(host, ids, tell);
+  }
+
+  /** What one word has no room for comes with the next. */
+  #gather(host: HostId, ids: Set<MessageId>, tell: (items: Progress[]) => void): void {
     const cancel = this.#clock.after(GATHER_MS, () => {
       this.#timers.delete(cancel);
-      this.#waiting.delete(host);
-      const items = [...ids].slice(0, MAX_PROGRESS_IDS).flatMap((one) => this.progressOf(host, one) ?? []);
+      const told = [...ids].slice(0, MAX_PROGRESS_IDS);
+      for (const one of told) ids.delete(one);
+      if (ids.size === 0) this.#waiting.delete(host);
+      else this.#gather(host, ids, tell);
+      const items = told.flatMap((one) => this.progressOf(host, one) ?? []);
       if (items.length > 0) tell(items);
     });
     this.#timers.add(cancel);

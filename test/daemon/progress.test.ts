@@ -6,6 +6,7 @@ import { test } from 'node:test';
 import { Inbox } from '../../daemon/inbox.ts';
 import { ProgressNews } from '../../daemon/progress.ts';
 import type { Progress } from '../../protocol/receipt.ts';
+import { MAX_PROGRESS_IDS } from '../../protocol/wire.ts';
 import { ALICE, AT, counted } from '../protocol/sample.ts';
 import { DAY, idOf, openBed } from './bed.ts';
 import type { Bed } from './bed.ts';
@@ -49,6 +50,17 @@ test('changes within a moment travel together, each message once', async () => {
     told.map((items) => items.map((item) => item.id)),
     [[idOf(1), idOf(2)]],
   );
+});
+
+test('of more changes than one word has room for the others come with the next', async () => {
+  const bed = await openBed();
+  const { news } = await newsOf(bed, MAX_PROGRESS_IDS + 1);
+  const told: number[] = [];
+  for (let n = 1; n <= MAX_PROGRESS_IDS + 1; n++) news.add(A, idOf(n), (items) => void told.push(items.length));
+  bed.clock.pass(50);
+  assert.deepEqual(told, [MAX_PROGRESS_IDS]);
+  bed.clock.pass(50);
+  assert.deepEqual([told, bed.clock.pending], [[MAX_PROGRESS_IDS, 1], 0]);
 });
 
 test('after the stop nothing is told, nothing is read, and no timer is left', async () => {
