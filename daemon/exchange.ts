@@ -87,6 +87,7 @@ export class Exchange {
     this.#news.stop();
     for (const lane of this.#lanes.values()) {
       lane.cancelRetry?.();
+      lane.cancelTelling?.();
       lane.clear();
     }
   }
@@ -95,13 +96,14 @@ export class Exchange {
 
   /** The host became ready: pauses are forgotten, open ids are asked for, and everything that waits moves. */
   ready(host: HostId): void {
-    this.#lane(host).clear();
+    const lane = this.#lane(host);
+    lane.clear();
     this.wake(host);
     this.#catchUp(host);
-    this.#tellUntold(host);
+    this.#tellUntold(host, lane);
   }
 
-  /** Asks after what is, or may be, open there until that is answered: of what ended while this host was not known there nothing else ever tells. */
+  /** Asks after what is or may be open there, until that is answered: of what ended while this host was not known there nothing else tells. */
   #catchUp(host: HostId): void {
     const { greeting, clock, log } = this.#deps;
     const lane = this.#lane(host);
@@ -156,22 +158,28 @@ export class Exchange {
 
   /** A message of `host` changed here: tells it soon, else when the host is ready or a while later; the signed receipt is the truth. */
   changed(host: HostId, id: MessageId): void {
-    const { key, greeting, clock, log } = this.#deps;
+    const { key, greeting } = this.#deps;
     if (host === key.hostId || this.#stopped) return;
+    const lane = this.#lane(host);
     // It may be ready to ask before it is ready to be told: its question, which comes first then, was answered without this.
-    if (!greeting.isReady(host)) return this.#lane(host).keepUntold(id);
-    this.#news.add(host, id, (items) => {
-      if (this.#stopped) return;
-      void this.#request(host, { type: 'update', items, retry: false }).catch((error: unknown) => {
-        log.debug('update not told', { host, code: toAxError(error).code });
-        for (const item of items) this.#lane(host).keepUntold(item.id);
-        clock.after(ASKED_RETRY_MS, () => this.#tellUntold(host));
-      });
+    if (!greeting.isReady(host)) return lane.keepUntold(id);
+    this.#news.add(host, id, (items) => this.#tell(host, lane, items));
+  }
+
+  /** Of what did not arrive the state that it has then is told later, of all of it together; what was refused for good is let go. */
+  #tell(host: HostId, lane: Lane, items: readonly Progress[]): void {
+    this.#request(host, { type: 'update', items, retry: false }).catch((error: unknown) => {
+      this.#deps.log.debug('update not told', { host, code: toAxError(error).code });
+      if (this.#stopped || refusedClass(error) === 'rejected') return;
+      for (const { id } of items) lane.keepUntold(id);
+      lane.cancelTelling ??= this.#deps.clock.after(ASKED_RETRY_MS, () => this.#tellUntold(host, lane));
     });
   }
 
-  #tellUntold(host: HostId): void {
-    for (const id of this.#lane(host).takeUntold()) this.changed(host, id);
+  #tellUntold(host: HostId, lane: Lane): void {
+    lane.cancelTelling?.();
+    lane.cancelTelling = undefined;
+    for (const id of lane.takeUntold()) this.changed(host, id);
   }
 
   /** Asks a host for something within `timeoutMs`. AxError as the link, or as the host refused. */

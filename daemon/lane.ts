@@ -98,7 +98,7 @@ class Gate {
 
 /** Workspaces held apart at once; more pause all messages. */
 const MAX_HELD = 64;
-/** Changes that are kept for a host which cannot be told of them; it asks after its open messages besides. */
+/** Messages kept for a host which cannot be told that they changed; it asks after its open ones besides. */
 const MAX_UNTOLD = 500;
 
 /** A workspace over its rate. */
@@ -124,6 +124,8 @@ export class Lane {
   /** Monotonic ms of the last retry that the other host asked for, and what cancels one that is due already. */
   retriedAt = Number.NEGATIVE_INFINITY;
   cancelRetry: (() => void) | undefined;
+  /** Cancels the time after which the host is told of what it was not told of. */
+  cancelTelling: (() => void) | undefined;
   /** The host is being asked after what is open there. */
   isCatchingUp = false;
   /** What is on its way, and to which workspace. */

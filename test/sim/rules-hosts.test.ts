@@ -1,8 +1,9 @@
 /** Directed worlds, one rule each: what a host does towards one that is full, does not know it, or knows too much. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { inWorld } from './bed.ts';
+import { attached, inWorld } from './bed.ts';
 import type { HostRow } from '../../protocol/control.ts';
+import { readRequest } from '../../protocol/wire.ts';
 import type { Bed } from './bed.ts';
 import type { Host } from './fleet.ts';
 
@@ -252,4 +253,34 @@ test('what its retention has ended is neither fetched nor cancelled any more, be
     },
     { judged: false },
   );
+});
+
+test('what a host does not take of news now is told it again together and once in a while, however often it was refused', async () => {
+  await inWorld(64, async (bed) => {
+    const { a, b, fleet } = bed;
+    const session = await attached(bed, b);
+    const id = await bed.send(a, b, 'k');
+    await bed.until(a, id, 'accepted');
+    let updates = 0;
+    const carry = fleet.network.carry.bind(fleet.network);
+    fleet.network.carry = (wire, flight) => {
+      if (flight.channel === 'wire' && flight.to.hostId === a.id && readRequest(flight.bytes).type === 'update') updates++;
+      carry(wire, flight);
+    };
+    a.life!.store.failing('store_full');
+    for (let n = 0; n < 50; n++) {
+      await bed.fetch(b, session, id);
+      await fleet.sleep(100);
+    }
+    assert.ok(updates <= 55, `${updates} while it changed`);
+    updates = 0;
+    await fleet.sleep(10 * 60_000);
+    assert.ok(updates > 0 && updates <= 70, `${updates} in ten minutes`);
+    a.life!.store.failing(undefined);
+    await fleet.sleep(60_000);
+    assert.notEqual((await bed.status(a, id)).handed_out_at, null);
+    updates = 0;
+    await fleet.sleep(10 * 60_000);
+    assert.ok(updates <= 3, `${updates} once it has all of them: of reminders`);
+  });
 });
