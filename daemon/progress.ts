@@ -1,7 +1,7 @@
 /**
  * Progress news: what the receiver's side of a message looks like now, gathered for the host that sent it.
  *
- * Owns nothing durable: news are a courtesy, unsigned and coalesced, and told again only where they did not arrive; the signed receipt and
+ * Owns nothing durable: news are a courtesy, unsigned and coalesced, and told again where they may not have arrived; the signed receipt and
  * the answer to a question after every reconnect are the truth.
  */
 import type { HostId, MessageId } from '../protocol/ids.ts';
