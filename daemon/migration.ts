@@ -11,7 +11,7 @@ import type { Clock } from './clock/clock.ts';
 import type { Log } from './log.ts';
 import { addressIndex, endedKeys } from './received-row.ts';
 import type { Received } from './received-row.ts';
-import { isByState, sentFromKeys } from './sent-row.ts';
+import { indexKeys, sentFromKeys } from './sent-row.ts';
 import type { Sent } from './sent-row.ts';
 import { getRow, NOTHING, pack, seqKey, unpack } from './store/rows.ts';
 import { STORE_SCHEMA } from './store/store.ts';
@@ -92,10 +92,9 @@ function inboxTo2(tx: StoreTransaction, entry: StoreEntry): void {
   tx.put('inbox_index', addressIndex(unpack<Received>(entry.value)), NOTHING);
 }
 
-/** Schema 3: messages are found by their state. */
+/** Schema 3: messages are found by their state, and those that expired without an answer by their host. */
 function outboxTo3(tx: StoreTransaction, entry: StoreEntry): void {
-  const row = unpack<Sent>(entry.value);
-  if (isByState(row)) tx.put('outbox_index', `s/${row.state}/${seqKey(row.seq)}`, NOTHING);
+  for (const key of indexKeys(unpack<Sent>(entry.value))) if (/^[su]\//.test(key)) tx.put('outbox_index', key, NOTHING);
 }
 
 /** The same of what was received and is not unread any more. */

@@ -148,6 +148,27 @@ for (const schema of [2, 3])
     assert.deepEqual(received, [[], [accepted], [fetched], [], []]);
   });
 
+test('what expired without an answer at an older ax is asked after like what does so now', async () => {
+  const { state, folder } = oldState();
+  const old = await openLmdbStore(folder);
+  const rows = old.range('outbox').map((entry) => unpack<Sent>(entry.value));
+  const { seq, host } = rows.find((row) => row.id === IDS.expired)!;
+  await old.write((tx) => {
+    for (const row of rows) if (row.seq === seq) tx.put('outbox', seqKey(seq), pack({ ...row, uncertain: true }));
+  });
+  await old.close();
+  rmSync(join(state, 'store.schema-1'), { recursive: true });
+  writeFileSync(join(folder, 'format'), MARK_1);
+  const store = await openLmdbStore(folder);
+  await migrate(store, new HandClock(), silentLog);
+  const asked = new Outbox(store, () => 10_000).expiredUncertain(host, 0, 9);
+  assert.deepEqual(
+    asked.map((row) => row.id),
+    [IDS.expired],
+  );
+  await store.close();
+});
+
 test('the files as they were are kept beside the store, byte for byte and for this user only, and no later start touches them', async () => {
   const { state, folder } = oldState();
   const store = await openLmdbStore(folder);
