@@ -5,7 +5,8 @@
  * is open (not accepted, not ended), `a/WHERE/SEQ` was sent from a folder or by an agent, `w/HOST/SEQ` accepted and not ended,
  * `u/HOST/SEQ` expired without an answer to an attempt, `c/HOST/SEQ` has a cancel to be asked, `f/SEQ` was refused or expired, `s/STATE/SEQ`
  * is in that state (but for `isByState`), `p/RUN/SEQ` is ended and pruned from that running time on. The body stays until the message was
- * accepted or cancelled, so that its owner can have a dead one tried again. It is under `ID`, each of several pieces under `ID/INDEX`. Every step is checked against the table of states.
+ * accepted or cancelled, so that its owner can have a dead one tried again. It is under `ID`, each of several pieces under `ID/INDEX`.
+ * Every step is checked against the table of states.
  * Invariant: an entry whose bytes may have left without an answer says `uncertain`, and that is durable before they leave.
  */
 import { AxError } from '../protocol/errors.ts';
