@@ -80,10 +80,18 @@ async function large(messages: number): Promise<Large> {
   const key = hostKeyFromSeed(counted(32, 5));
   await fill(inner, key, BASE, messages);
   const reads = { n: 0 };
+  let soon = 0;
+  const inTurn = (run: () => void): (() => void) => {
+    soon += 1;
+    return systemClock.after(0, () => {
+      soon -= 1;
+      run();
+    });
+  };
   const daemon = createDaemon(
     {
       // Nothing runs by the clock in between: what is read is read for the one who asks.
-      clock: { ...systemClock, after: (ms, run) => (ms === 0 ? systemClock.after(0, run) : () => undefined) },
+      clock: { ...systemClock, after: (ms, run) => (ms === 0 ? inTurn(run) : () => undefined) },
       random: systemRandom,
       store: counting(inner, reads),
       link: nobody,
@@ -96,7 +104,7 @@ async function large(messages: number): Promise<Large> {
   );
   await daemon.start();
   // What a start sets going (a look at each address with unread messages) belongs to it.
-  for (let before = -1; before !== reads.n; await new Promise((resolve) => void setImmediate(resolve))) before = reads.n;
+  for (let before = -1; before !== reads.n || soon > 0; await new Promise((resolve) => void setImmediate(resolve))) before = reads.n;
   const startReads = reads.n;
   const origin = { harness: null, harness_version: null, session_id: null, workspace: null, integration: 'test' } as never;
   return {
