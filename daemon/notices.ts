@@ -118,6 +118,9 @@ export class Notices {
       const ran = RESTARTS.has(outcome) ? { ran: this.#keptRunning(tx) } : {};
       tx.put('notices', `s/${attempt.session}`, pack({ ...standing, ...tally, ...ran, outcome }));
     }
+    // It asked by itself meanwhile, and has the notice in its hands only now: the next one keeps its distance from this one too.
+    if (standing?.noticeId === null && RESTARTS.has(outcome))
+      tx.put('notices', `s/${attempt.session}`, pack({ ...standing, ran: this.#keptRunning(tx) }));
     if (hasFailed) this.#giveBack(tx, `b/${attempt.paidBy}/${addressKey(attempt.harness, attempt.workspace)}`);
     const counts = getRow<Record<string, number>>(tx, 'notices', 'count') ?? {};
     tx.put('notices', 'count', pack({ ...counts, [outcome]: (counts[outcome] ?? 0) + 1 }));

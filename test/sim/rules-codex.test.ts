@@ -72,6 +72,29 @@ test('what becomes of a notice after its message was fetched reaches the sender,
     );
 });
 
+test('a thread that asked by itself is told of the next message no sooner than 2 s after it took the notice that had waited', async () => {
+  await inWorld(
+    68,
+    async (bed) => {
+      const { a, b, fleet } = bed;
+      const thread = await attached(bed, b, '/alpha', b.threads);
+      b.threads.setStatus(thread, 'busy');
+      const id = await told(bed);
+      bed.checker.touching(thread.sessionId);
+      await bed.confirm(b, id, (await bed.fetch(b, thread, id)).token, a);
+      bed.checker.touched(thread.sessionId);
+      await fleet.sleep(MINUTE);
+      b.threads.setStatus(thread, 'idle');
+      await fleet.sleep(500);
+      await bed.until(b, await toCodex(bed, 'next'), 'available');
+      assert.equal(thread.received.length, 1);
+      await fleet.sleep(3000);
+      assert.equal(thread.received.length, 2);
+    },
+    codex,
+  );
+});
+
 test('a notice that left the queue and was not acted on is sent again when the thread sat idle through the whole pause, with growing pauses', async () => {
   await inWorld(
     61,
