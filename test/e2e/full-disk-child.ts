@@ -13,12 +13,14 @@ import type { Json } from './processes.ts';
 
 const [scenario = '', rounds = '1'] = process.argv.slice(2);
 const bed = new Bed();
+const mounted: string[] = [];
 
 /** A host whose home is a file system of 24 MiB; ax is told that 1 MiB left is enough, so that the disk itself is what refuses. */
 async function small(name: string): Promise<Host> {
   const host = bed.host(name);
-  const mounted = spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=24m,mode=700', 'ax-test', host.home]);
-  assert.equal(mounted.status, 0, String(mounted.stderr));
+  const done = spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=24m,mode=700', 'ax-test', host.home]);
+  assert.equal(done.status, 0, String(done.stderr));
+  mounted.push(host.home);
   mkdirSync(join(host.home, 'run'), { mode: 0o700 });
   mkdirSync(host.stateDir, { recursive: true, mode: 0o700 });
   writeFileSync(join(host.stateDir, 'config.json'), JSON.stringify({ limits: { min_free_bytes: 1_048_576 } }));
@@ -175,5 +177,6 @@ try {
   for (const host of bed.hosts) process.stderr.write(`${host.name}: ${host.log.slice(-3000)}\n`);
   throw error;
 } finally {
-  await bed.end().catch(() => undefined); // what is mounted ends with this namespace
+  for (const home of mounted) spawnSync('umount', ['-l', home]); // a folder on which something is mounted cannot be removed
+  await bed.end();
 }
