@@ -3,7 +3,9 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { AxError } from '../../protocol/errors.ts';
 import { attached, holdAnswer, inWorld, seeds } from './bed.ts';
+import type { Bed } from './bed.ts';
 import type { Ask } from './checker.ts';
+import type { Host } from './fleet.ts';
 import { actorOf } from './reader.ts';
 
 // --- accepting ---------------------------------------------------------------------------------------------------------------
@@ -215,19 +217,31 @@ test('a receipt that went with a removed host is told again when the sender asks
   });
 });
 
+/** A message of a that b took and a session there read, while a was down and had no answer; b has removed a since, and with it the receipt. */
+async function readUnanswered(bed: Bed): Promise<string> {
+  const { a, b, fleet, checker } = bed;
+  const session = await attached(bed, b);
+  checker.onMoment = (host, what) => {
+    if (host === b && what === 'accepted' && a.life !== undefined && a.lives === 1) fleet.world.after(0, () => fleet.crash(a));
+  };
+  const id = await bed.send(a, b, 'k');
+  await bed.until(b, id, 'available');
+  while (a.life !== undefined) await fleet.sleep(5);
+  await bed.confirm(b, id, (await bed.fetch(b, session, id)).token, a);
+  await fleet.call(b, 'host.remove', { host: a.name });
+  return id;
+}
+
+/** `at` gets to know `other`. */
+async function know({ fleet }: Bed, at: Host, other: Host): Promise<void> {
+  await fleet.call(at, 'host.add', { name: other.name, address: `${fleet.network.addressOf(other.id)}/p2p/${other.id}` });
+}
+
 test('a late copy of what was read is answered with that, though the receipt of it went with a removed host', async () => {
   await inWorld(17, async (bed) => {
-    const { a, b, fleet, checker } = bed;
-    const session = await attached(bed, b);
-    checker.onMoment = (host, what) => {
-      if (host === b && what === 'accepted' && a.life !== undefined && a.lives === 1) fleet.world.after(0, () => fleet.crash(a));
-    };
-    const id = await bed.send(a, b, 'k');
-    await bed.until(b, id, 'available');
-    while (a.life !== undefined) await fleet.sleep(5);
-    await bed.confirm(b, id, (await bed.fetch(b, session, id)).token, a);
-    await fleet.call(b, 'host.remove', { host: a.name });
-    await fleet.call(b, 'host.add', { name: a.name, address: `${fleet.network.addressOf(a.id)}/p2p/${a.id}` });
+    const { a, b, fleet } = bed;
+    const id = await readUnanswered(bed);
+    await know(bed, b, a);
     await fleet.boot(a);
     await bed.until(a, id, 'fetched');
   });
@@ -235,20 +249,12 @@ test('a late copy of what was read is answered with that, though the receipt of 
 
 test('who cancels what was read learns that it was, though the receipt of it went with a removed host', async () => {
   await inWorld(18, async (bed) => {
-    const { a, b, fleet, checker } = bed;
-    const session = await attached(bed, b);
-    checker.onMoment = (host, what) => {
-      if (host === b && what === 'accepted' && a.life !== undefined && a.lives === 1) fleet.world.after(0, () => fleet.crash(a));
-    };
-    const id = await bed.send(a, b, 'k');
-    await bed.until(b, id, 'available');
-    while (a.life !== undefined) await fleet.sleep(5);
-    await bed.confirm(b, id, (await bed.fetch(b, session, id)).token, a);
-    await fleet.call(b, 'host.remove', { host: a.name });
+    const { a, b, fleet } = bed;
+    const id = await readUnanswered(bed);
     fleet.network.partition(a.id, b.id);
     await fleet.boot(a);
     assert.equal((await fleet.call(a, 'admin.cancel', { id }))['state'], 'cancel_requested');
-    await fleet.call(b, 'host.add', { name: a.name, address: `${fleet.network.addressOf(a.id)}/p2p/${a.id}` });
+    await know(bed, b, a);
     fleet.network.heal(a.id, b.id);
     await bed.until(a, id, 'fetched');
   });
@@ -256,25 +262,14 @@ test('who cancels what was read learns that it was, though the receipt of it wen
 
 test('what expired without an answer and was read all the same is known as read, though the receipt of it went with a removed host', async () => {
   await inWorld(19, async (bed) => {
-    const { a, b, fleet, checker } = bed;
-    const session = await attached(bed, b);
-    checker.onMoment = (host, what) => {
-      if (host === b && what === 'accepted' && a.life !== undefined && a.lives === 1) fleet.world.after(0, () => fleet.crash(a));
-    };
-    const id = await bed.send(a, b, 'k');
-    await bed.until(b, id, 'available');
-    while (a.life !== undefined) await fleet.sleep(5);
-    await bed.confirm(b, id, (await bed.fetch(b, session, id)).token, a);
-    await fleet.call(b, 'host.remove', { host: a.name });
+    const { a, b, fleet } = bed;
+    const id = await readUnanswered(bed);
     await fleet.boot(a);
     await fleet.call(a, 'host.remove', { host: b.name, cancel_pending: true });
     const { state, uncertain } = await bed.status(a, id);
     assert.deepEqual([state, uncertain], ['expired', true]);
-    for (const [one, other] of [
-      [a, b],
-      [b, a],
-    ] as const)
-      await fleet.call(one, 'host.add', { name: other.name, address: `${fleet.network.addressOf(other.id)}/p2p/${other.id}` });
+    await know(bed, a, b);
+    await know(bed, b, a);
     await bed.until(a, id, 'fetched');
   });
 });
